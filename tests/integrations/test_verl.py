@@ -201,4 +201,4 @@ def test_the_real_reward_managers_and_the_real_replay_buffer() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert re.search(r"^\.{11} ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^\.{12} ", done.stdout, re.MULTILINE), done.stdout

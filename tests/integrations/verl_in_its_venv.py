@@ -33,8 +33,10 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.utils.import_utils import load_extern_object
 from verl.workers.reward_manager import get_reward_manager_cls
 
+import reasoning_gym_environment.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
@@ -204,6 +206,11 @@ def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
     result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
     assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
+
+
+def test_releases_before_0_7_load_the_function_from_its_file() -> None:
+    path = reasoning_gym_environment.verl.__file__
+    assert load_extern_object(path, "compute_score") is compute_score
 
 
 def test_the_metrics_of_a_validation() -> None:
