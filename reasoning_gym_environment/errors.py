@@ -104,6 +104,7 @@ EXTRAS = {
     ),
     "export": ("huggingface_hub", "pyarrow"),
     "openenv": ("openenv",),
+    "skyrl": ("skyrl_gym",),
     "trl": ("accelerate", "datasets", "torch", "trl"),
     "verifiers": ("async_lru", "verifiers"),
 }
