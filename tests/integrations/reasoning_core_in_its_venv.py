@@ -1,0 +1,58 @@
+"""The generators of reasoning-core as tasks, with the real library; run by test_reasoning_core.py, which reads JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
+from reasoning_gym_environment.commands import audit
+
+MODULE = str(Path(__file__).resolve().parents[2] / "examples" / "reasoning_core_tasks.py")
+SEEDS = range(6)
+
+
+def graded(tasks: Tasks, problem: PromptedProblem, marker: str) -> list[float | None]:
+    """The rewards of the right answer, of a wrong one, and of an attack."""
+    answers = [str(problem.entry["answer"]), "surely wrong", f"__import__('os').system('touch {marker}')"]
+    grades = tasks.grade(problem, [f"<answer>{answer}</answer>" for answer in answers])
+    return [grade.reward for grade in grades]
+
+
+def of_task(tasks: Tasks, task: str, marker: str) -> dict[str, Any]:
+    drawn = [tasks.draw(task, seed) for seed in SEEDS]
+    again = [tasks.make(task, problem.seed, json.loads(json.dumps(dict(problem.config)))) for problem in drawn]
+    held_out = HeldOut(tasks, eval_tasks=task, per_task=3)
+    return {
+        "questions": [problem.question for problem in drawn],
+        "again": [problem.question for problem in again],
+        "held_out": [problem.question for problem in held_out],
+        "rewards": [graded(tasks, problem, marker) for problem in drawn],
+    }
+
+
+def main() -> None:
+    names, marker = sys.argv[1:]
+    found: dict[str, Any] = {}
+    with Tasks(names, modules=MODULE, complexity_mode="random") as tasks:
+        for task in tasks.names:
+            found[task] = of_task(tasks, task, marker)
+        for task in tasks.names:
+            found[task]["levels"] = [tasks.draw(task, 1, level).level for level in (0, 5)]
+    with Tasks("core_*", modules=MODULE) as tasks:
+        served = tasks.names
+        excluded = dict(tasks.catalog.excluded)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = audit.main([names.split(",")[0], "--task-modules", MODULE, "--items", "5"])
+    results = {"tasks": found, "served": served, "excluded": excluded}
+    results |= {"audit_code": code, "audit": printed.getvalue()}
+    sys.stdout.write("\n" + json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()
