@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,15 @@ class Run:
         return [0.0] * len(row)
 
     @staticmethod
-    def scripted(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:
+    def scripted(prompts: list[Any], trainer: GRPOTrainer, *, wrong_in: int = 4) -> dict[str, Any]:
+        """Every second reply is wrong if the length of the question is a multiple of `wrong_in`."""
         tokenizer = trainer.processing_class
         turns: dict[str, int] = {}
         ids = []
         for prompt in prompts:
             question = prompt[-1]["content"]
             turns[question] = turns.get(question, -1) + 1
-            said = reply(question, is_right=turns[question] % 2 == 0 or len(question) % 4 > 0)
+            said = reply(question, is_right=turns[question] % 2 == 0 or len(question) % wrong_in > 0)
             ids.append([*tokenizer.encode(said), tokenizer.eos_token_id])
         rendered = [tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"] for p in prompts]
         return {"prompt_ids": rendered, "completion_ids": ids, "logprobs": [[0.0] * len(one) for one in ids]}
@@ -190,7 +192,7 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
 
 def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path: Path) -> None:
     folder, cache = str(tmp_path / "rows"), str(tmp_path / "cache")
-    assert export.main(["--items", "16", "--tasks", "chain_sum", "--format", "trl", "--to", folder]) == 0
+    assert export.main(["--items", "8", "--tasks", "chain_sum", "--format", "trl", "--to", folder]) == 0
     dataset = load_dataset(folder, cache_dir=cache, split="train")
     model, tokenizer = tiny_model()
 
@@ -200,18 +202,18 @@ def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path
 
     trainer = GRPOTrainer(
         model,
-        args=arguments(tmp_path / "out", max_steps=8, reward_weights=[1.0, 0.0]),
+        args=arguments(tmp_path / "out", reward_weights=[1.0, 0.0]),
         processing_class=tokenizer,
         train_dataset=dataset,
         reward_funcs=[row_rewards(tasks), is_right],
-        rollout_func=Run.scripted,
+        rollout_func=partial(Run.scripted, wrong_in=1),
     )
     trainer.train()
     steps = [line for line in trainer.state.log_history if "reward" in line]
-    assert len(steps) == 8
+    assert len(steps) == 4
     for line in steps:
         assert line["rewards/reasoning_gym/mean"] == line["rewards/is_right/mean"] == line["reward"]
-    assert {line["reward"] for line in steps} != {1.0}
+        assert line["reward"] == 0.5
 
 
 SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "save_steps": 3}
