@@ -112,7 +112,7 @@ class RecentProblems:
                 oldest = next(iter(self._making))
                 del self._making[oldest]
         try:
-            # The deadline of one request must not cancel the item of the others.
+            # The deadline of one request must not cancel the item of other requests.
             return await asyncio.shield(making)
         except Exception:
             self._making.pop(recipe, None)
