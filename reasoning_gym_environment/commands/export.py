@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write N training items with their reference answers, instead of completions",
     )
 
-    chosen = parser.add_argument_group("choice of training items, for --items N and --cold-start")
+    chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
     chosen.add_argument(
         "--tasks",
         default="",

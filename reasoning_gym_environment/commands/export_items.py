@@ -75,8 +75,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--items",
         type=_items,
-        metavar="N|eval",
-        help="write N training items, or the held-out questions of `evaluate`, instead of completions",
+        metavar="ITEMS",
+        help="instead of completions, write this number of training items, or (eval) the held-out questions of "
+        "`evaluate`",
     )
     add(
         "--pass-rates",

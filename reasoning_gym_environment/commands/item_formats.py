@@ -2,8 +2,7 @@
 
     Item ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
 
-Every row has the recipe of its item. The other fields are those that the trainer's own code reads. Rows have no thought
-and no completion.
+Every row has the recipe of its item. The trainer's own code reads the other fields. Rows have no completion.
 """
 
 from __future__ import annotations
