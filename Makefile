@@ -56,6 +56,13 @@ $(VENV)-verl/.installed: requirements-verl.txt pyproject.toml | $(VENV)/.python
 	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+$(VENV)-skyrl/.installed: requirements-skyrl.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing skyrl-gym, for its tests, into $(VENV)-skyrl: a minute, once."
+	$(PYTHON) -m venv $(VENV)-skyrl
+	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-skyrl.txt
+	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
 $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python
 	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
 	$(PYTHON) -m venv $(VENV)-llm
@@ -69,7 +76,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-verl/.installed
+test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-verl/.installed $(VENV)-skyrl/.installed
 	$(PYTEST) -m slow --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
@@ -100,4 +107,4 @@ release: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.instal
 	@echo "The packages in dist/ passed all checks. docs/development.md says what to do next."
 
 clean:
-	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-llm site
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-skyrl $(VENV)-llm site
