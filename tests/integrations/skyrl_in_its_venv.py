@@ -113,8 +113,11 @@ def test_completions_earn_what_they_earn_everywhere(
     for episode in episodes:
         metadata = episode.output["metadata"]
         assert (metadata["task"], metadata["level"]) == (task, problem.level)
-        assert metadata["unscored"] == (episode.reward is None)
-        assert metadata["score"] == episode.reward
+        is_unscored = episode.reward is None
+        assert metadata["unscored"] == is_unscored
+        assert (metadata["score"] is None) == is_unscored
+        assert (metadata["score"] == 1.0) == (episode.reward == 1.0)
+        assert metadata["reason"] or not is_unscored
     assert not marker.exists()
 
 
