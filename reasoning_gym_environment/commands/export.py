@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="reasoning-gym-env export",
         description="Write the good completions of dumps and groups, or pairs of a good and a bad one, as a folder "
         "that Hugging Face's datasets, TRL and Axolotl read. Questions that are held out for evaluation are skipped. "
-        "With --items, write items without completions for the trainers verl, NeMo Gym and TRL.",
+        "With --items, write items without completions for the trainers verl, SkyRL, NeMo Gym and TRL.",
     )
     add = parser.add_argument
     add(
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=[*FORMATS, *ITEM_FORMATS],
         help="completions: messages (the default), prompt_completion, or dpo, which pairs the best and the worst "
-        "completion of each group; items: hf (the default), trl, verl or nemo-gym",
+        "completion of each group; items: hf (the default), trl, verl (also for SkyRL) or nemo-gym",
     )
     add(
         "--min-score",

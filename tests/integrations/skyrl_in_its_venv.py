@@ -6,13 +6,17 @@ There is no model and no trainer. The completions are those of tests/integration
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import math
+import re
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,6 +34,7 @@ from reasoning_gym_environment.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mas
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "skyrl.md"
 SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
 THINKING_OPENED = "with_thinking_opened"
 SLOW = "<answer>while True: pass</answer>"
@@ -278,3 +283,56 @@ def test_a_batch_of_episodes(problems: dict[str, PromptedProblem]) -> None:
     made = mask_unscored(batch_of("aaa"), output)
     assert made["rewards"] == [1.0, 0.5, 0.0]
     assert made["loss_masks"] == [KEPT, MASKED, KEPT]
+
+
+# --- the script of the page
+
+
+class Generator:
+    """In the place of SkyRL's generator."""
+
+    async def generate(self, input_batch: dict[str, Any], disable_tqdm: bool = False) -> dict[str, Any]:
+        assert disable_tqdm
+        return output_of([1.0, NAN])
+
+
+class BasePPOExp:
+    """In the place of SkyRL's class of this name."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def get_generator(self, config: Any, tokenizer: Any, inference_engine_client: Any) -> Generator:
+        return Generator()
+
+    def run(self) -> None:
+        """Generate a batch, as the fully asynchronous trainer does."""
+        generate = self.get_generator(self.config, None, None).generate
+        assert "disable_tqdm" in inspect.signature(generate).parameters
+        self.config["output"] = asyncio.run(generate(batch_of("aa"), disable_tqdm=True))
+
+
+def test_the_script_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: dict[str, dict[str, Any]] = {
+        "ray": {"remote": lambda num_cpus: lambda function: function},
+        "skyrl": {},
+        "skyrl.train": {},
+        "skyrl.train.config": {"SkyRLTrainConfig": object},
+        "skyrl.train.entrypoints": {},
+        "skyrl.train.entrypoints.main_base": {"BasePPOExp": BasePPOExp, "validate_cfg": None},
+        "skyrl.train.utils": {"initialize_ray": None},
+    }
+    for name, contents in modules.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    [code] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    script: dict[str, Any] = {"__name__": "train_reasoning"}
+    exec(code, script)
+    monkeypatch.delitem(skyrl_gym.registry, ENV_CLASS)
+    config: dict[str, Any] = {}
+    script["train"](config)
+    assert config["output"]["rewards"] == [1.0, 1.0]
+    assert config["output"]["loss_masks"] == [KEPT, MASKED]
+    settings = skyrl_gym.registry[ENV_CLASS].kwargs["settings"]
+    Tasks(["chain_sum"], **settings).close()

@@ -27,4 +27,4 @@ def test_the_real_skyrl_gym() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert re.search(r"^\.{18} ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^\.{19} ", done.stdout, re.MULTILINE), done.stdout
