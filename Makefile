@@ -56,6 +56,13 @@ $(VENV)-verl/.installed: requirements-verl.txt pyproject.toml | $(VENV)/.python
 	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+$(VENV)-skyrl/.installed: requirements-skyrl.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing skyrl-gym, for its tests, into $(VENV)-skyrl: a minute, once."
+	$(PYTHON) -m venv $(VENV)-skyrl
+	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-skyrl.txt
+	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
 $(VENV)-core/.installed: requirements-core.txt pyproject.toml | $(VENV)/.python
 	@echo "Installing reasoning-core, for the test of an example, into $(VENV)-core: a minute or two, once."
 	$(PYTHON) -m venv $(VENV)-core
@@ -76,7 +83,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-verl/.installed $(VENV)-core/.installed
+test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-verl/.installed $(VENV)-skyrl/.installed $(VENV)-core/.installed
 	$(PYTEST) -m slow --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
@@ -107,4 +114,4 @@ release: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.instal
 	@echo "The packages in dist/ passed all checks. docs/development.md says what to do next."
 
 clean:
-	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-core $(VENV)-llm site
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-skyrl $(VENV)-core $(VENV)-llm site

@@ -33,6 +33,7 @@ API_TITLES = {
     "integrations.trl": "TRL",
     "integrations.verifiers": "verifiers",
     "integrations.verl": "verl",
+    "integrations.skyrl": "SkyRL",
     "records": "Records",
     "evaluation.results": "Evaluation results",
     "errors": "Errors",

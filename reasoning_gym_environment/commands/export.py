@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=[*FORMATS, *ITEM_FORMATS],
         help="completions: messages (the default), prompt_completion, or dpo, which pairs the best and the worst "
-        "completion of each group; items: hf (the default), trl, verl, skyrl or nemo-gym",
+        "completion of each group; items: hf (the default), trl, verl or nemo-gym",
     )
     add(
         "--min-score",

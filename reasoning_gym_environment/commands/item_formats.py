@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ..api import PromptedProblem
 from ..inference.prompts import as_dicts
 from ..integrations.recipe import Recipe
-from ..integrations.rows import ENV_CLASS, RECIPE
+from ..integrations.rows import RECIPE
 from ..records import plain
 
 Row = dict[str, Any]
@@ -73,11 +73,6 @@ def verl_row(item: Item) -> Row:
     }
 
 
-def skyrl_row(item: Item) -> Row:
-    """The row for verl, with the name of the environment that SkyRL makes for it."""
-    return {**verl_row(item), "env_class": ENV_CLASS}
-
-
 def nemo_row(item: Item) -> Row:
     """A row for NeMo Gym: the request to the model, and the item for its reasoning_gym server.
 
@@ -127,7 +122,6 @@ VERL_COLUMNS = {
     "reward_model": {"style": "text", "ground_truth": "text"},
     "extra_info": {"split": "text", "index": "whole", **RECIPE_COLUMNS},
 }
-SKYRL_COLUMNS = {**VERL_COLUMNS, "env_class": "text"}
 TRL_COLUMNS = {"prompt": MESSAGES, **RECIPE_COLUMNS}
 HF_COLUMNS = {
     **TRL_COLUMNS,
@@ -157,12 +151,6 @@ ITEM_FORMATS = {
     "verl": Format(
         verl_row,
         VERL_COLUMNS,
-        {"train": "train.parquet", "eval": "test.parquet"},
-        'row["extra_info"]',
-    ),
-    "skyrl": Format(
-        skyrl_row,
-        SKYRL_COLUMNS,
         {"train": "train.parquet", "eval": "test.parquet"},
         'row["extra_info"]',
     ),

@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 RECIPE = "recipe"
 """The key of the recipe in the metadata of a row for NeMo Gym."""
 
-ENV_CLASS = "reasoning_gym"
-"""The name of the environment in a row for SkyRL."""
-
 GRADED_TOGETHER = 32
 """Groups that are graded at the same time."""
 

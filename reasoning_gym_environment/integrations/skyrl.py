@@ -28,11 +28,13 @@ from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome
 from .recipe import RecentItems, Recipe
-from .rows import ENV_CLASS
 
 __all__ = ["ENV_CLASS", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
 
 logger = logging.getLogger(__name__)
+
+ENV_CLASS = "reasoning_gym"
+"""The name of the environment in the configuration of SkyRL."""
 
 _starting = threading.Lock()
 

@@ -20,7 +20,6 @@ from reasoning_gym_environment.commands import export_items as items_module
 from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.integrations.rows import ENV_CLASS
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
 from reasoning_gym_environment.settings import EvaluationSettings
@@ -137,12 +136,6 @@ def test_a_row_grades_its_own_right_answer_as_1_and_no_hostile_answer(
         text = f"<answer>{HOSTILE_ANSWERS[attack].replace('<marker>', str(marker))}</answer>"
         assert not any(grade.reward for grade in grade_rows(tasks, recipes, [text] * len(recipes)))
     assert not marker.exists()
-
-
-def test_a_row_for_skyrl_is_a_row_for_verl_with_its_environment(rows: Rows) -> None:
-    for split in SPLITS:
-        for row, same in zip(rows["skyrl", split], rows["verl", split], strict=True):
-            assert row == {**same, "env_class": ENV_CLASS}
 
 
 def test_a_row_for_verl_has_the_columns_of_its_reward_managers(rows: Rows) -> None:
@@ -273,7 +266,7 @@ def test_pass_rates_are_of_the_question_or_of_the_level(
     [
         (["--items", "3", "PATH"], "--items takes neither PATH nor --cold-start"),
         (["--items", "3", "--cold-start", "3"], "--items takes neither PATH nor --cold-start"),
-        (["--items", "3", "--format", "dpo"], "expected --format hf, trl, verl, skyrl, nemo-gym, got dpo"),
+        (["--items", "3", "--format", "dpo"], "expected --format hf, trl, verl, nemo-gym, got dpo"),
         (["--format", "verl"], "--format verl has no completions: add --items"),
         (["--items", "eval", "--seed", "1"], "--items eval does not use --seed"),
         (["--items", "3", "--eval-seed", "1", "--eval-tasks", "2"], "does not use --eval-tasks, --eval-seed"),

@@ -1,4 +1,4 @@
-"""Completions, and what each earns through every way in: Python, HTTP, Atropos, TRL, OpenEnv, verifiers and verl.
+"""Completions, and what each earns through every way in, from Python to SkyRL.
 
 Not a test. Each way's own test draws an item as that way does, and asks for the rewards of this table.
 """
