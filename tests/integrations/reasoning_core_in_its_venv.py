@@ -35,6 +35,16 @@ def of_task(tasks: Tasks, task: str, marker: str) -> dict[str, Any]:
     }
 
 
+def least_for_right_answers(tasks: Tasks, task: str) -> float | None:
+    """The smallest reward of a right answer, over the items of some seeds; None if one of them was not scored."""
+    rewards = []
+    for seed in SEEDS:
+        problem = tasks.draw(task, seed, level=0)
+        [grade] = tasks.grade(problem, [f"<answer>{problem.entry['answer']}</answer>"])
+        rewards.append(grade.reward)
+    return None if None in rewards else min(rewards)
+
+
 def main() -> None:
     names, marker = sys.argv[1:]
     found: dict[str, Any] = {}
@@ -46,10 +56,13 @@ def main() -> None:
     with Tasks("core_*", modules=MODULE) as tasks:
         served = tasks.names
         excluded = dict(tasks.catalog.excluded)
+    unguarded = [task for task in excluded if task.startswith("core_")]
+    with Tasks("core_*", modules=MODULE, allow_unguarded=unguarded) as tasks:
+        right = {task: least_for_right_answers(tasks, task) for task in tasks.names}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = audit.main([names.split(",")[0], "--task-modules", MODULE, "--items", "5"])
-    results = {"tasks": found, "served": served, "excluded": excluded}
+    results = {"tasks": found, "served": served, "excluded": excluded, "right": right}
     results |= {"audit_code": code, "audit": printed.getvalue()}
     sys.stdout.write("\n" + json.dumps(results) + "\n")
 

@@ -22,6 +22,11 @@ TASKS = (
     "core_set_expression",
     "core_table_statistics",
 )
+UNGUARDED = (
+    "core_controlled_code_execution",
+    "core_function_manipulation",
+    "core_planar_geometry_relations",
+)
 
 
 @pytest.mark.slow
@@ -50,10 +55,11 @@ def test_its_generators_are_tasks_like_others(tmp_path: Path) -> None:
         assert not any(is_held_out(question) for question in figures["questions"])
         assert all(is_held_out(question) for question in figures["held_out"])
     assert not marker.exists()
-    # The verifier of one generator evaluates the answer, so it needs the user's permission.
-    excluded = [task for task in found["excluded"] if task.startswith("core_")]
-    assert excluded == ["core_function_manipulation"]
-    assert "no guard covers" in found["excluded"]["core_function_manipulation"]
-    assert len(found["served"]) == 36
+    # These verifiers reach code that can evaluate text, so they need the user's permission.
+    excluded = {task: reason for task, reason in found["excluded"].items() if task.startswith("core_")}
+    assert sorted(excluded) == list(UNGUARDED)
+    assert all("no guard covers" in reason for reason in excluded.values())
+    assert len(found["served"]) == 31
+    assert found["right"] == dict.fromkeys([*found["served"], *UNGUARDED], 1.0)
     assert found["audit_code"] == 0
     assert TASKS[0] in found["audit"]
