@@ -35,14 +35,17 @@ from .datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports
 
 MEMORY_BYTES = 2 << 30
-"""How much memory a worker may map beyond the memory that it needs to start."""
+"""Bytes that a worker may map in addition to those that it has mapped when it is ready for the first item."""
 MAX_ITEM_BYTES = 16 << 20
-"""The largest pickled item. Reading an item blocks the event loop of the environment."""
+"""Larger pickled items are rejected, because reading an item blocks the event loop of the environment."""
 
 
 @dataclass(frozen=True)
 class ItemJob:
-    """One item to make, in `timeout_s` of processor time. If `answerable`, reject an item without a right answer."""
+    """One item to make, in at most `timeout_s` seconds of processor time.
+
+    If `answerable`, the worker replies None instead of an item that has no right answer.
+    """
 
     task: str
     seed: int
@@ -52,13 +55,17 @@ class ItemJob:
 
 
 class Failure(str):
-    """Why there is no item."""
+    """The reply when the item could not be made: the reason."""
 
 
 def main(parent: int) -> None:
-    """Serve until standard input ends, or until an item exceeds its memory or its time. Started by pool.py."""
+    """Make items until the parent closes the socket, or until an item exceeds its memory or its time.
+
+    pool.py starts this function in a new process.
+    """
     confinement.die_with_parent(parent)
-    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. The parent decides when its workers end.
+    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. Workers ignore them, because the parent decides when
+    # its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -122,7 +129,8 @@ def _make(job: ItemJob, datasets: DatasetCache) -> Any:
         dataset = library.create_dataset(job.task, **config)
     item = dataset[0]
     if job.task == RUNS_PROGRAMS:
-        # Building this dataset takes a hundred times as long as making its item.
+        # Some programs draw from the shared random generators. With another seed, they give another item. The same
+        # dataset makes both items, because building it takes a hundred times as long as making an item.
         _forget_earlier_items(job.seed + 1)
         if repr(dataset[0]) != repr(item):
             item["metadata"][DIFFERS_NEXT_TIME] = True
@@ -145,9 +153,12 @@ def _forget_earlier_items(seed: int) -> None:
 
 @contextlib.contextmanager
 def _empty_folder() -> Iterator[None]:
-    """Work in an empty folder: the programs of codeio write files, and would read the files of earlier items."""
+    """Make an empty folder the current folder, and empty it afterwards.
+
+    The programs of codeio write files, and would otherwise read the files of earlier items.
+    """
     folder = Path(os.environ["TMPDIR"], str(os.getpid()))
-    # The folder is missing after an item that has written files, or if a user has cleaned the temporary folders.
+    # The folder is missing for the first item, after an item that wrote files, and if a user has deleted it.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(folder)
     try:
