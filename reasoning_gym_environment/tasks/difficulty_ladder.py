@@ -1,14 +1,20 @@
 """Difficulty ladders: for each task the distinct configs that work, from easiest to hardest.
 
-A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value (or its
-last), with ranges of that level only or from the first level up to it. A ladder excludes a level if its config does not
-validate, if its dataset cannot be built, if it is known to yield no usable item, or if a constant answer solves it.
-Equal neighbours become a single level. If fewer than two levels remain, the ladder uses the second kind of ranges, or
-the ranges of the default config, cut into parts. A task without a curriculum has a single level, its defaults.
+A ladder comes from the task's own reasoning-gym curriculum. Level n sets every attribute of the curriculum to its n-th
+value, or to its last value if it has fewer. A level is unusable if its config does not validate, if its dataset cannot
+be built, or if the level is known to yield no usable item. Equal neighbours become a single level.
 
-A start computes all ladders anew, which takes about 0.2 s, because configs hold types that a data file cannot. That is
-fast because the tasks of the measured release need no datasets for it: for them, every valid config builds. Tasks with
-overrides, the user's own tasks and other releases do need the datasets.
+The curriculum can be read in two ways. A range of a config, such as `min_terms` to `max_terms`, has either the values
+of level n only, or the values of all levels up to n. The ladder uses the first way. If that gives fewer than two
+levels, the ladder uses the second way. If that gives fewer than two levels too, the ladder cuts the ranges of the
+default config into parts. A task without a curriculum has a single level, its default config.
+
+At the end, the ladder excludes the levels that a constant answer solves, unless there are no others.
+
+Each start of the program computes all ladders, because configs hold types that a data file cannot. This takes about
+0.2 s for the measured release of reasoning-gym. There, for all but two tasks (NEEDS_WORDS), a config that validates is
+known to build, so no dataset is built. Datasets are built for tasks with overrides, for the user's own tasks and for
+other releases.
 """
 
 from __future__ import annotations
@@ -34,25 +40,25 @@ from .measured_data import solved_by_constant
 logger = logging.getLogger(__name__)
 
 OWN_RANGE_PARTS = 3
-"""The default config's ranges are cut into this many levels. More would leave some levels without a range."""
+"""The ranges of the default config are cut into this many levels. Some ranges are too short for more levels."""
 
 WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
-"""Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
+"""Tasks of reasoning-gym 0.1.25 whose levels have different configs but ask the same questions, with the reason."""
 
 _RANGES = {"level": "upper_bound", "cumulative": "inclusive"}
-"""The two kinds of parameter ranges in order of preference, with the names that reasoning-gym has for them.
+"""The two ways to read a curriculum, in order of preference, with reasoning-gym's names for them.
 
-A level range is the range of one level. A cumulative range also holds the ranges of all easier levels. puzzle24 needs
-it: four numbers of a single level are too close together.
+A "level" range has the values of one level. A "cumulative" range also has the values of all easier levels. puzzle24
+needs it, because four numbers of a single level are too close together.
 """
 
 
 @dataclass(frozen=True)
 class Level:
-    """A rung of the ladder. `complexity` runs from 0 (easiest) to 1 (hardest) in equal steps along the ladder.
+    """A level of a ladder. `complexity` runs from 0 (easiest) to 1 (hardest) in equal steps along the ladder.
 
-    `config` holds every field of the dataset's config but seed and size, so that
-    `library.create_dataset(task, seed=s, size=1, **config)` is the whole recipe; it must not be changed.
+    `config` holds every field of the dataset's config except seed and size, so that
+    `library.create_dataset(task, seed=s, size=1, **config)` creates the dataset. Do not change it.
     """
 
     index: int
@@ -62,10 +68,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The levels of a task, easiest first; there is at least one.
+    """The levels of a task, easiest first. There is at least one level.
 
-    `source` names the origin of the levels. `excluded` has the number and the reason of each excluded level, also for
-    sources that were tried and not used.
+    `source` says where the levels come from. `excluded` has the number and the reason of each excluded level. Its first
+    entries are the unusable levels of all sources that were tried. The rest are the levels that a constant answer
+    solves.
     """
 
     task: str
@@ -73,7 +80,7 @@ class Ladder:
     source: str
     excluded: tuple[tuple[int, str], ...] = ()
     constant_answer_levels: tuple[int, ...] = ()
-    """The excluded levels that a constant answer solves, numbered among the levels that are usable otherwise."""
+    """The numbers of the excluded levels that a constant answer solves. Only otherwise usable levels are counted."""
     constant_answer: str = ""
     """Why a constant answer earns too much at every level, or "". Such a ladder keeps its levels."""
 
@@ -81,13 +88,16 @@ class Ladder:
         return len(self.levels)
 
     def at(self, complexity: float) -> Level:
-        """The level nearest to `complexity`, the easier one of two equally near."""
+        """The level nearest to `complexity`. If two levels are equally near, it is the easier level."""
         return min(self.levels, key=lambda level: abs(level.complexity - complexity))
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A source of levels. `make(n)` returns the n-th config object and may raise anything."""
+    """A source of levels. `make(n)` returns the n-th config object of `size`, and may raise anything.
+
+    A `last_resort` keeps a level that is known to be unusable, with a warning.
+    """
 
     name: str
     size: int
@@ -104,7 +114,7 @@ def build_ladder(
     """The ladder of `task`. `overrides` are config fields that hold at every level.
 
     With `keep_constant_answer_levels` the ladder keeps the levels that a constant answer solves. Raises
-    EnvironmentSetupError if an override names no config field, or if no level can be built.
+    EnvironmentSetupError if an override names no config field, or if no level is usable.
     """
     pinned = typed_overrides(task, overrides or {})
     configs, source, excluded = _configs_of_best_source(task, pinned)
@@ -157,7 +167,7 @@ def _configs_of_best_source(
         raise EnvironmentSetupError(_why_none(task, pinned, excluded))
     if source != tried[0]:
         logger.info(
-            "%s: its levels come from %s, because %s gives fewer than two.",
+            "%s: its levels come from %s, because %s gives fewer than two levels.",
             task,
             source,
             tried[0],
@@ -166,7 +176,7 @@ def _configs_of_best_source(
 
 
 def build_ladders(tasks: Iterable[Task]) -> dict[str, Ladder]:
-    """The ladder of each task, its overrides included. The debug log has the excluded levels."""
+    """The ladder of each task, with the task's overrides. The debug log names the excluded levels."""
     ladders = {}
     for task in tasks:
         ladder = build_ladder(task.name, overrides=task.overrides)
@@ -177,7 +187,7 @@ def build_ladders(tasks: Iterable[Task]) -> dict[str, Ladder]:
 
 
 def describe(ladders: Mapping[str, Ladder]) -> str:
-    """A line on the numbers of levels, the tasks with a single level, and the levels that teach nothing."""
+    """A line for the log: how many levels the tasks have, which have a single level, and which levels teach nothing."""
     sizes = [len(ladder) for ladder in ladders.values()]
     remarks = [f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels"]
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
@@ -229,7 +239,7 @@ def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
 
 def _curriculum_source(task: str, ranges: str) -> _Source:
     attributes = library.create_curriculum(task).attributes.values()
-    # get_max_level() returns the level that is set at present, not the last level.
+    # get_max_level() of reasoning-gym returns the current level, and not the last level.
     sizes = [len(attribute.levels) for attribute in attributes]
     size = max(sizes, default=0)
     return _Source(
@@ -252,21 +262,25 @@ def _curriculum_config(task: str, ranges: str, number: int) -> Any:
 
 
 def _own_ranges(task: str, number: int) -> Any:
-    """The default config with the `number`-th part of each range that the curriculum would move."""
+    """The default config, in which each range that the curriculum changes is cut to its `number`-th part.
+
+    Numbers count from 0, the easiest part.
+    """
     config = _default_config(task, {})
     for attribute in library.create_curriculum(task).attributes.values():
         if not hasattr(attribute, "lower_field_name"):
             continue
         low = getattr(config, attribute.lower_field_name)
         high = getattr(config, attribute.upper_field_name)
-        falls = attribute.levels[-1] < attribute.levels[0]
-        part = OWN_RANGE_PARTS - 1 - number if falls else number
+        is_harder_when_lower = attribute.levels[-1] < attribute.levels[0]
+        part = OWN_RANGE_PARTS - 1 - number if is_harder_when_lower else number
         setattr(config, attribute.lower_field_name, _cut(low, high, part))
         setattr(config, attribute.upper_field_name, _cut(low, high, part + 1))
     return config
 
 
 def _cut(low: float, high: float, part: int) -> float:
+    """The number at which a part begins, if OWN_RANGE_PARTS equal parts run from `low` to `high`."""
     if isinstance(low, int) and isinstance(high, int):
         return low + (high - low) * part // OWN_RANGE_PARTS
     return low + (high - low) * part / OWN_RANGE_PARTS
@@ -287,8 +301,8 @@ def _distinct_configs(
     configs: list[dict[str, Any]] = []
     rejected: list[tuple[int, str]] = []
     for number in range(source.size):
-        # A curriculum, a config and a dataset may raise anything, because they may be the user's own. The error is the
-        # reason why this level is excluded.
+        # The curriculum, the config and the dataset may be the user's own code, so they may raise anything. The error
+        # becomes the reason why this level is excluded.
         try:
             config = {
                 **fields_of(source.make(number)),
@@ -304,7 +318,7 @@ def _distinct_configs(
             continue
         reason = _unusable(task, config, dataset)
         if reason and source.last_resort:
-            logger.warning("%s is served as its overrides ask, although %s.", task, reason)
+            logger.warning("%s is served with its overrides, although %s.", task, reason)
         elif reason:
             rejected.append((number, f"{source.name}: {reason}"))
             continue
@@ -314,14 +328,14 @@ def _distinct_configs(
 
 
 def _validate(task: str, config: Mapping[str, Any]) -> None:
-    """Raises what reasoning-gym raises for an invalid config, without building the dataset."""
+    """Validate a config without building its dataset. Raises what reasoning-gym raises for an invalid config."""
     made = config_class_of(task)(**copy.deepcopy(dict(config)), **PER_ITEM)
     if hasattr(made, "validate"):
         made.validate()
 
 
-# --- configs that reasoning-gym 0.1.25 accepts although it cannot serve them: most seeds fail or take over
-# --- five seconds, some never end, or the question cannot be answered ---
+# --- configs that reasoning-gym 0.1.25 accepts, but that are unusable: most seeds fail, most seeds take over five
+# --- seconds, some seeds never end, or the question cannot be answered ---
 
 MAX_PRINTED_CELLS = 1000
 """numpy abbreviates larger arrays when it prints them (`threshold` of numpy.set_printoptions)."""
@@ -332,7 +346,7 @@ NEEDS_WORDS = ("letter_jumble", "spell_backward")
 
 
 def _unusable(task: str, config: Mapping[str, Any], dataset: Any) -> str:
-    """Why a config that validates and builds yields no usable items, or "". `dataset` is None if it was not built."""
+    """Why a config yields no usable items although it validates, or "". `dataset` is None if it was not built."""
     if task in _MEASURED:
         applies, reason = _MEASURED[task]
         return reason if applies(config) else ""
@@ -347,7 +361,7 @@ _Measured = tuple[Callable[[Mapping[str, Any]], bool], str]
 _MEASURED: dict[str, _Measured] = {
     "countdown": (
         lambda c: c["min_value"] >= 200 and c["min_target"] >= 5000,
-        "five of six seeds fail, as numbers from 200 on seldom make a target from 5000 on",
+        "five of six seeds fail, because numbers of 200 and more rarely make a target of 5000 or more",
     ),
     "game_of_life_halting": (
         lambda c: c["grid_size_x"] * c["grid_size_y"] > MAX_PRINTED_CELLS,
@@ -359,7 +373,7 @@ _MEASURED: dict[str, _Measured] = {
     ),
     "knight_swap": (
         lambda c: 2 * c["min_pieces"] >= c["min_nodes"],
-        "the knights may fill the board, and then none can move",
+        "the knights can fill the board, and then no knight can move",
     ),
     "number_format": (
         lambda c: c["max_delta"] <= 1e-6,
@@ -391,4 +405,4 @@ _MEASURED: dict[str, _Measured] = {
 def _too_few_words(words: list[str], needed: int) -> str:
     if len(words) >= needed:
         return ""
-    return f"the word list has {len(words)} words of such a length, and {needed} are needed"
+    return f"the word list has {len(words)} words of this length, and the task needs {needed}"
