@@ -4,7 +4,7 @@
       └──── texts ──> Scorer (sandbox, as in a run) ──> scores ──> line with new values, and the old ones in `before`
 
 A line is a sample of `evaluate`, or a group of a dump or of `process`. The new line has the digest of the old line, so
-that the same command can resume. The command trusts no part of a line, because a model wrote its texts.
+that the same command can resume. The command checks every part of a line, because a model wrote its texts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ..utils.terminal import Output, print_table, printable
 
 FOLDER_SUFFIX = ".regraded"
 ITEM_S = 20.0
-"""Items that take longer than this to make, in seconds of processor time, are not regraded."""
+"""Seconds of processor time to make an item. Lines whose items take longer are not regraded."""
 AT_ONCE = 32
 """Lines that are graded at the same time."""
 MALFORMED = (
@@ -56,7 +56,7 @@ MALFORMED = (
     AssertionError,
     RecursionError,
 )
-"""Errors from a line that lacks a field, or that has a field of another type. Anyone may have written the file."""
+"""Errors that a malformed line can cause: a field is missing or has another type. The file may come from anywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         "`process`. The command makes each item again, checks that it still has the saved question, and grades the "
         "answers in the sandbox with the installed versions of this package and of reasoning-gym. It does not change "
         "the original files.",
-        epilog="A new line has the form of the old line, whose values are in `before`. The same command resumes.",
+        epilog="A new line has the format of the old line, and holds the old values in `before`. If the command was "
+        "stopped, the same command resumes.",
     )
     add = parser.add_argument
     add(
@@ -99,14 +100,15 @@ def _parser() -> argparse.ArgumentParser:
         "--verification",
         choices=("strict", "native"),
         default="strict",
-        help="strict: our checks refuse wrong answers that reasoning-gym pays; native: reasoning-gym's scores "
-        "(default: strict)",
+        help="strict: this package's checks, which refuse wrong answers that reasoning-gym accepts; native: "
+        "reasoning-gym's scores (default: strict)",
     )
     add(
         "--partial-credit",
         choices=("exact", "native"),
         default="exact",
-        help="reward of a partly right answer in a group (default: exact, no reward)",
+        help="reward of a partly right answer in a group; exact: 0; native: reasoning-gym's partial score "
+        "(default: exact)",
     )
     add(
         "--task-modules",
@@ -145,8 +147,11 @@ async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
             for file, new_file in files.items():
                 await regrader.regrade_file(file, new_file, bar)
     if not tally.values:
-        reason = f"the first line: {tally.left[0]}" if tally.left else "there is no line in it."
-        raise EnvironmentSetupError(f"Nothing in {options.path} can be regraded; {reason}")
+        reason = f"The first reason is {tally.skipped[0]}" if tally.skipped else "It has no lines."
+        raise EnvironmentSetupError(
+            f"Expected samples of `evaluate`, dumps, or groups of `process` in {options.path}, and found no line that "
+            f"can be regraded. {reason}"
+        )
     return tally, target
 
 
@@ -156,7 +161,7 @@ def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Pa
     root = folder.resolve()
     target = to or root.with_name(f"{root.name}{FOLDER_SUFFIX}")
     if target.resolve().is_relative_to(root):
-        raise EnvironmentSetupError(f"--to {target}: {root} stays as it is. Name a folder that is not in it.")
+        raise EnvironmentSetupError(f"--to: expected a folder outside {root}, got {target}. Name another folder.")
     files: dict[Path, Path] = {}
     for file in files_of(path):
         place = file.resolve().relative_to(root)
@@ -166,14 +171,17 @@ def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Pa
 
 @dataclass(frozen=True)
 class _Regrader:
-    """Regrades files, and counts the results in `tally`. `made_with` is written into every new line."""
+    """Regrades files, and counts the results in `tally`.
+
+    `made_with` holds the settings and versions. Every new line has it under `regraded`.
+    """
 
     runtime: Runtime
     made_with: Mapping[str, Any]
     tally: Tally
 
     async def regrade_file(self, path: Path, target: Path, bar: Any) -> None:
-        """Write the new line of each line that `target` does not have yet, in the order of the lines."""
+        """Regrade the lines of `path` that `target` does not have yet, and write them to `target` in order."""
         log = AppendLog(
             target,
             self.made_with,
@@ -193,7 +201,11 @@ class _Regrader:
                 bar.update(sum(len(line) for _, line in batch))
 
     async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
-        """The regraded line; None if the line is empty, is regraded already, or cannot be regraded."""
+        """The regraded line, or None if there is nothing to write.
+
+        There is nothing to write for an empty line, a line that is regraded already, and the header of an unfinished
+        evaluation. A line that cannot be regraded is counted in `tally.skipped`.
+        """
         digest = hashlib.blake2b(line, digest_size=8).hexdigest()
         if digest in done or line == b"\n":
             return None
@@ -210,7 +222,7 @@ class _Regrader:
         else:
             before["line"] = digest
             return {**record, "before": before, "regraded": self.made_with}
-        self.tally.left.append(printable(f"{place}: {reason}", 400))
+        self.tally.skipped.append(printable(f"{place}: {reason}", 400))
         return None
 
 
@@ -222,7 +234,7 @@ def _digest_in(record: Mapping[str, Any]) -> str:
 
 
 async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
-    """Put new scores, and the values that follow from them, into the record; returns its old values."""
+    """Put the new scores into the record, and the values that depend on them. Returns the old values."""
     is_sample = "question" in record
     rows = _rows(record)
     conversations = _conversations(record, rows)
@@ -232,7 +244,7 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
     problem = await _problem(record, conversations[0][-2]["content"], runtime)
     texts = [str(messages[-1]["content"]) for messages in conversations]
     pairs = list(zip(rows, texts, strict=True))
-    # The completions share their prompt, so one of them is enough to tell whether the prompt opened the thinking.
+    # The completions share their prompt. So if it opened the thinking for one completion, it did for all of them.
     thinking_opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
     scores = await score_with_retry(runtime.scorer, problem, completions, thinking_opened=thinking_opened)
@@ -242,10 +254,10 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
         has_crashed = score.outcome is Outcome.CRASHED
         fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score)
         return _replace(record, {"gold_answer": answer, **fields})
-    credits = [base_reward(score, runtime.settings.partial_credit) for score in scores]
-    rewards = neutral_if_unscored(scores, credits)
-    for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
-        row["before"] = _replace(row, scored_rollout(score, reward, credit))
+    base_rewards = [base_reward(score, runtime.settings.partial_credit) for score in scores]
+    rewards = neutral_if_unscored(scores, base_rewards)
+    for row, score, reward, base in zip(rows, scores, rewards, base_rewards, strict=True):
+        row["before"] = _replace(row, scored_rollout(score, reward, base))
     new = {"expected_answer": answer, "reasoning_gym_version": runtime.library.version}
     if "scores" in record:
         new["scores"] = rewards
@@ -258,12 +270,12 @@ async def _problem(record: Mapping[str, Any], question: str, runtime: Runtime) -
     config = config_from_json(task, dict(record["config"]))
     entry = await runtime.generator.generate(task, seed, config)
     if entry["question"] != question:
-        raise GenerationError(f"{task} with seed {seed} asks another question now")
+        raise GenerationError(f"the item of {task} with seed {seed} now has another question")
     return Problem(task, "", "", -1, seed, config, entry)
 
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The mappings that hold the score of one completion each."""
+    """The parts of a record that each hold the score of one completion."""
     if "question" in record:
         return [record]
     return record.get("rollouts") or record["rollout_details"]
@@ -285,13 +297,16 @@ def _completion(row: Mapping[str, Any], text: str) -> Completion:
 
 
 def _was_opened(row: Mapping[str, Any], text: str) -> bool:
-    """Whether the prompt opened the thinking: then a text without an opening tag counted as unfinished thinking."""
+    """Whether the prompt opened the thinking.
+
+    It did if the text counted as unfinished thinking, although the text itself leaves no thinking open.
+    """
     failure = FormatFailure.UNFINISHED_THINKING
     return row.get("format_failure") == failure.value and extract_answer(text).failure is not failure
 
 
 def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Put new values into the record; returns the old values of the same names."""
+    """Put new values into the record. Returns the old values of the same names."""
     old = {name: record[name] for name in new if name in record}
     record.update(plain(new))
     return old
@@ -305,8 +320,8 @@ class Tally:
     """Counts of the new lines, and the lines that cannot be regraded."""
 
     values: dict[str, list[tuple[float | None, float | None]]] = field(default_factory=dict)
-    """For each task, the scores of each completion before and after; None if it is unscored."""
-    left: list[str] = field(default_factory=list)
+    """For each task, the scores of each completion before and after. A score is None if the completion is unscored."""
+    skipped: list[str] = field(default_factory=list)
     """For each line that cannot be regraded, its place and the reason."""
 
     def add(self, record: dict[str, Any]) -> None:
@@ -359,10 +374,10 @@ def _show(tally: Tally) -> None:
         cells = [_shown(figure) for figure in figures.values()]
         table.add_row(task, *cells)
     print_table(Output(), table)
-    if tally.left:
+    if tally.skipped:
         print(
-            f"{len(tally.left)} lines are not regraded. The first:",
-            *tally.left[:5],
+            f"{len(tally.skipped)} lines are not regraded. The first:",
+            *tally.skipped[:5],
             sep="\n  ",
         )
 

@@ -113,22 +113,22 @@ def write(path: Path, *records: Any) -> Path:
 def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, in_process_workers: None) -> None:
     path = write(tmp_path / "a.jsonl", sample(SILENT))
     assert "does not exist" in refused(tmp_path / "none")
-    assert "stays as it is" in refused(tmp_path, "--to", tmp_path / "inside")
+    assert "expected a folder outside" in refused(tmp_path, "--to", tmp_path / "inside")
     assert "does not say how it was made" in refused(
         path, "--to", write(tmp_path.with_name("b") / "a.jsonl", {}).parent
     )
     assert "cannot be imported" in refused(path, "--task-modules", "no_such_module")
     empty = write(tmp_path / "empty" / "c.jsonl")
-    assert "there is no line in it" in refused(empty)
+    assert "It has no lines." in refused(empty)
     empty.write_bytes(b"\x1b\xff\n")
-    assert "can be regraded; the first line:" in (said := refused(empty)) and "\x1b" not in said
+    assert "can be regraded. The first reason is" in (said := refused(empty)) and "\x1b" not in said
 
 
 def check_against_the_run(folder: Path, *options: str) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
     assert len(before) == 3
     found = regraded(folder, *options)
-    assert found.left == []
+    assert found.skipped == []
     every = found.summary()["all"]
     assert every["changed"] == 0 < every["exact after"] <= every["mean after"] < 1
     for path, data in before.items():
@@ -180,7 +180,7 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
 ) -> None:
     no_field = "does not hold completions"
     cases: list[tuple[str, Any]] = [
-        ("asks another question now", {**gol, "seed": 4}),
+        ("now has another question", {**gol, "seed": 4}),
         (no_field, {"scores": [1.0], "messages": [gol["messages"]]}),
         ("no_such_task", {**gol, "task": "no_such_task"}),
         ("no_such_field", {**gol, "config": {"no_such_field": 1}}),
@@ -194,8 +194,8 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
     found = regraded(path)
-    assert len(found.left) == len(cases) + 2
-    for (said, _), why in zip(cases, found.left, strict=False):
+    assert len(found.skipped) == len(cases) + 2
+    for (said, _), why in zip(cases, found.skipped, strict=False):
         assert said in why, why
     assert found.summary()["all"]["regraded"] == 2
     assert command.main([str(path)]) == 0
@@ -213,7 +213,7 @@ def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothin
     found = regraded(write(tmp_path / "samples.jsonl", *made, bomb))
     assert found.summary()["all"]["regraded"] == len(made)
     assert found.summary()["all"]["mean after"] < 0.05
-    assert len(found.left) == 1
+    assert len(found.skipped) == 1
     assert not (tmp_path / "owned").exists()
 
 
