@@ -3,9 +3,10 @@
     extra_info of a row ── Recipe ──> the item, once for all completions of a group ──┐
     solution_str ─────────────────────────────────────────────────────────────> sandbox ──> {"score": ..., ...}
 
-`compute_score` is an ordinary function. verl's reward managers call an ordinary function in a separate thread, and the
-manager `remote` refuses coroutines. The thread waits while the worker processes grade, so grading delays neither verl's
-event loop nor the completions in other threads. This module does not import verl.
+`compute_score` is an ordinary function, and not a coroutine, because verl's reward manager `remote` refuses coroutines.
+verl's reward managers call an ordinary function in a separate thread. This thread waits while the worker processes
+grade, so grading delays neither verl's event loop nor the completions in other threads. This module does not import
+verl.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["UnscoredError", "compute_score", "compute_scores"]
 
 logger = logging.getLogger(__name__)
 
-TOGETHER = 16
+BATCH_THREADS = 16
 """The number of threads that grade the completions of a batch."""
 LOG_EVERY_S = 60.0
-"""Seconds between two lines in the log about unscored completions."""
+"""Least number of seconds between two log lines about unscored completions."""
 
 
 class UnscoredError(Exception):
@@ -54,10 +55,13 @@ def compute_score(
 ) -> dict[str, float]:
     """Grade a completion: `score` is the reward, in [0, 1], and `correct`, `format_failure` and `unscored` are 0 or 1.
 
-    `extra_info` has the recipe of the item; neither `data_source` nor `ground_truth` is used, and nor are the two
-    arguments about reward models. The keyword arguments come from `reward_kwargs` in verl's configuration. Set
-    `thinking_opened` if the chat template has already opened `<think>` in the prompt. `settings` are settings of
-    `Tasks`. The workers start with the first call in each process and end with the process. Any thread may call this.
+    `extra_info` has the recipe of the item. verl also passes `data_source`, `ground_truth`, `reward_router_address` and
+    `reward_model_tokenizer`, which this function ignores.
+
+    The other arguments come from `reward_kwargs` in verl's configuration. Set `thinking_opened` if the chat template
+    has already opened `<think>` in the prompt. `settings` are settings of `Tasks`.
+
+    The workers start with the first call in each process and end with the process. Any thread may call this function.
 
     Raises UnscoredError for a completion that could not be scored, unless `unscored_reward` gives a score for it.
     Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
@@ -87,14 +91,17 @@ def compute_scores(
     extra_infos: Sequence[Mapping[str, Any]],
     **options: Any,
 ) -> list[dict[str, float]]:
-    """The results of `compute_score` for a batch, in order. verl 0.7.0 and earlier can use it with `batch`."""
-    with ThreadPoolExecutor(TOGETHER) as threads:
+    """The results of `compute_score` for a batch, in order.
+
+    The reward manager `batch` of verl 0.7.0 and earlier calls this function.
+    """
+    with ThreadPoolExecutor(BATCH_THREADS) as threads:
         score = partial(compute_score, **options)
         return list(threads.map(score, data_sources, solution_strs, ground_truths, extra_infos))
 
 
 def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, float]:
-    """The result with this reward. Raises UnscoredError if there is none."""
+    """The result of an unscored completion that gets `reward`. Raises UnscoredError if `reward` is None."""
     sentence = f"{recipe.task}, seed {recipe.seed}: {reason}"
     _process.note_unscored(sentence)
     if reward is None:
@@ -106,13 +113,13 @@ def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, fl
 
 
 class _Process:
-    """The workers of this process, by their settings, and the number of its unscored completions."""
+    """The state of this process: its workers, by their settings, and its number of unscored completions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._items: dict[str, RecentItems] = {}
         self._num_unscored = 0
-        self._log_at = -math.inf
+        self._next_log = -math.inf
 
     def items(self, settings: Mapping[str, Any]) -> RecentItems:
         """The items and workers for these settings. The first call starts the workers, and concurrent calls wait.
@@ -131,14 +138,14 @@ class _Process:
             return self._items[key]
 
     def note_unscored(self, sentence: str) -> None:
-        """Count a completion, and log the count unless this happened less than LOG_EVERY_S seconds ago."""
+        """Count a completion. Log the count, unless the last such log line is less than LOG_EVERY_S seconds old."""
         with self._lock:
             self._num_unscored += 1
-            if now() < self._log_at:
+            if now() < self._next_log:
                 return
-            self._log_at = now() + LOG_EVERY_S
+            self._next_log = now() + LOG_EVERY_S
         logger.warning(
-            "%d completions unscored in this process so far. The last: %s",
+            "%d completions of this process could not be scored so far. The last one: %s",
             self._num_unscored,
             sentence,
         )
@@ -152,5 +159,6 @@ def _forget_the_parents_workers() -> None:
     _process = _Process()
 
 
-# A forked process has neither the threads of the parent's workers nor the thread that may hold a lock at that moment.
+# A forked process lacks the threads of its parent. So it cannot use the parent's workers, and a lock that another
+# thread held at the time of the fork would never be released.
 os.register_at_fork(after_in_child=_forget_the_parents_workers)

@@ -112,7 +112,7 @@ def test_an_unscored_completion_is_not_wrong(
     time_s = 100.0
     monkeypatch.setattr(verl, "now", lambda: time_s)
     monkeypatch.setattr(process, "_num_unscored", 0)
-    monkeypatch.setattr(process, "_log_at", -math.inf)
+    monkeypatch.setattr(process, "_next_log", -math.inf)
     attacked = problems[ATTACK_TASK]
     with caplog.at_level(logging.WARNING, logger=verl.logger.name):
         with pytest.raises(UnscoredError, match=rf"{ATTACK_TASK}, seed \d+: timeout.*Set unscored_reward"):
@@ -127,8 +127,8 @@ def test_an_unscored_completion_is_not_wrong(
         time_s += verl.LOG_EVERY_S
         score(attacked, SLOW, unscored_reward=0.5)
     first, second = caplog.messages
-    assert re.match(rf"1 completions unscored .*{ATTACK_TASK}, seed \d+: timeout", first)
-    assert second.startswith("4 completions unscored")
+    assert re.match(rf"1 completions of this process .*{ATTACK_TASK}, seed \d+: timeout", first)
+    assert second.startswith("4 completions of this process could not be scored")
     # The next completion is graded.
     assert score(attacked, "<answer>right</answer>") == RIGHT
 
