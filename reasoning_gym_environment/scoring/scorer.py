@@ -53,8 +53,8 @@ class Extraction:
 def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
     """Split a completion into its thinking, with the tags, and the reply. The reply is None if the thinking never ends.
 
-    `opened` means that the prompt ends inside an open `<think>`, as with some chat templates, so a completion without
-    `</think>` consists of thinking only. Tags match in upper and lower case. Time is linear in the text.
+    Set `opened` if the chat template has already opened `<think>` in the prompt. Then a completion without `</think>`
+    consists of thinking only. Tags match in upper and lower case. Time is linear in the text.
     """
     is_open = opened
     end = 0
@@ -91,7 +91,7 @@ def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
 class Scorer:
     """Scores the completions of one problem as one batch.
 
-    A `native` scorer takes the score of reasoning-gym's own verifiers.
+    If `native` is set, the score of an answer is the score of reasoning-gym's own verifier.
     """
 
     def __init__(self, grader: SandboxGrader, *, native: bool = False) -> None:
@@ -108,9 +108,9 @@ class Scorer:
     ) -> list[Score]:
         """One Score for each completion, in order.
 
-        A completion without an answer, or that is invalid, never reaches a verifier.
+        A verifier sees neither invalid completions nor completions without an answer.
         """
-        # A completion that is invalid counts as empty, so that its answer is not graded.
+        # An invalid completion is treated as empty, so that its answer is not graded.
         texts = ["" if completion.invalid_reason else completion.text for completion in completions]
         extractions = [extract_answer(text, thinking_opened=thinking_opened) for text in texts]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
@@ -152,15 +152,15 @@ def _outcome(verdict: Verdict) -> Outcome:
 
 
 def _log_score(task: str, number: int, score: Score) -> None:
-    found = f"no answer: {score.failure.value}" if score.failure else f"answer {score.answer!r:.200}"
+    found = f"no answer ({score.failure.value})" if score.failure else f"answer {score.answer!r:.200}"
     logger.debug(
-        "%s, completion %d: %s, %s, best %.3f: %s.",
+        "%s, completion %d: %s, score %.3f, outcome %s. %s",
         task,
         number,
         found,
-        score.explanation,
         score.value,
         score.outcome.value,
+        score.explanation,
     )
 
 
@@ -171,7 +171,10 @@ async def score_with_retry(
     *,
     thinking_opened: bool,
 ) -> list[Score]:
-    """Score the completions, and score them again if a completion has no score because this machine was busy."""
+    """Score the completions. If any of them is unscored, score all of them a second time.
+
+    A completion can be unscored because this machine was busy. Then the second time usually gives a score.
+    """
     scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
     if all(score.outcome.is_scored for score in scores):
         return scores
@@ -179,12 +182,17 @@ async def score_with_retry(
 
 
 FIRST_CHECK = 15
-"""The number of completions before the first check. Each later check waits for ten times as many."""
+"""The first check looks at this many completions. Each later check looks at ten times as many new completions."""
 NEARLY_ALL = 0.9
+"""The share of completions without an answer, or of truncated completions, from which there is a warning."""
 
 
 class SignalWatch:
-    """Warns if hardly anything can be learned: no answers, all completions cut off, the same score for all."""
+    """Warns if the model can hardly learn anything from its completions.
+
+    That is the case if nearly all completions have no readable answer, if nearly all are truncated, or if all have the
+    same score. The first check ignores equal scores, because few completions can be equal by chance.
+    """
 
     def __init__(self) -> None:
         self._check_after = FIRST_CHECK
@@ -225,7 +233,7 @@ class SignalWatch:
         if self._cut_off >= threshold:
             return f"{self._cut_off} of {self._count} completions were cut off"
         if len(self._values) == 1 and self._check_after > FIRST_CHECK:
-            return f"All of {self._count} completions score {self._values.pop():g}"
+            return f"All {self._count} completions have the score {self._values.pop():g}"
         return ""
 
 
@@ -238,9 +246,9 @@ PartialCredit = Literal["exact", "native"]
 
 
 def base_reward(score: Score, partial_credit: PartialCredit) -> float:
-    """The reward of a score before the group is considered, in [0, 1].
+    """The reward for a score alone, in [0, 1]. It does not depend on the other completions of the group.
 
-    A right answer earns 1. A wrong answer earns 0 under `exact`. Under `native` it earns the score of reasoning-gym's
+    A right answer earns 1. With `exact`, any other answer earns 0. With `native`, it earns the score of reasoning-gym's
     verifier, or 0 if that verifier considers the answer right.
     """
     if score.value >= FULL_SCORE:
@@ -261,27 +269,28 @@ def rollouts_of(
     """Compute the rewards of one group and return its rollouts in order.
 
     `completions` and `scores` have equal length and belong to one problem. `max_token_length` counts the tokens of
-    prompt and completion. The trainer does not learn from completions with fewer than `min_tokens`, nor, if
-    `mask_too_long` is set, from completions that the token budget cut off.
+    prompt and completion. Completions with fewer than `min_tokens` tokens get a mask reason, so that the trainer does
+    not learn from them. If `mask_too_long` is set, so do completions that the token limit cut off.
     """
     base_rewards = [base_reward(score, partial_credit) for score in scores]
     lengths = [completion.num_tokens for completion in completions]
-    # Unscored completions become neutral before the penalty, so that they do not hide that all others are right. The
-    # penalty changes the mean, so they become neutral again.
+    # The penalty applies only if every value of the group is right. Unscored completions get the mean before it, so
+    # that they do not prevent the penalty. The penalty changes the mean, so they get the new mean after it.
     penalised = length_penalty(neutral_if_unscored(scores, base_rewards), lengths, max_token_length)
     rewards = neutral_if_unscored(scores, penalised)
     rollouts = []
-    for completion, score, reward, credit in zip(completions, scores, rewards, base_rewards, strict=True):
+    for completion, score, reward, base in zip(completions, scores, rewards, base_rewards, strict=True):
         reason = mask_reason(completion, score, mask_too_long=mask_too_long, min_tokens=min_tokens)
-        rollouts.append(Rollout(completion, score, reward, reason, credit))
+        rollouts.append(Rollout(completion, score, reward, reason, base))
     return rollouts
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
-    """Scale down long sequences if every value of the group is at least CORRECT_THRESHOLD.
+    """Reduce the values of long sequences if every value of the group is at least CORRECT_THRESHOLD.
 
-    A sequence of `lengths[i]` tokens, prompt included, keeps its value up to 75% of `max_token_length`. Above that,
-    the value falls linearly to 0 at 100%. A group with a wrong answer has more important things to learn than brevity.
+    `lengths` are tokens, prompt included. A sequence keeps its value up to 75% of `max_token_length`. Above that, the
+    value falls linearly to 0 at 100%. There is no penalty in a group with a wrong answer, because there the difference
+    between right and wrong matters more than brevity.
     """
     if min(values, default=0.0) < CORRECT_THRESHOLD:
         return list(values)
@@ -297,8 +306,8 @@ def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_le
 def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> list[float]:
     """Replace the reward of every unscored completion by the mean of the scored completions, or by 0 if there are none.
 
-    The trainer gets unscored completions with an advantage of zero. A reward of 0 would still lower the mean of the
-    group, and a group of equal scores would seem to carry a signal.
+    The trainer gets unscored completions with an advantage of zero. If their reward were 0, they would still lower the
+    mean of the group, and a group whose scores are all equal would seem to carry a signal.
     """
     scored = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
     neutral = _mean(scored)
@@ -306,7 +315,7 @@ def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> li
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean, which is exactly the value if all values are equal, and 0 without values."""
+    """The mean, or 0 without values. If all values are equal, the mean is exactly this value."""
     if not values:
         return 0.0
     # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
@@ -323,7 +332,7 @@ def mask_reason(
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
     A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
-    A completion that is too short, or is invalid, only fills its group.
+    A completion that is too short or invalid stays only because Atropos drops a group with a missing sequence.
     """
     if completion.invalid_reason is not None:
         return completion.invalid_reason

@@ -75,7 +75,7 @@ async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_ag
     for completions, told in (
         ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable <answer> (6"),
         ([cut] * 15, "15 of 15 completions were cut off"),
-        ([wrong] * 165, "All of 150 completions score 0"),
+        ([wrong] * 165, "All 150 completions have the score 0"),
         ([right, wrong] * 100, ""),
         ([silent] * 14, ""),
     ):
