@@ -1,10 +1,10 @@
-"""The command `process`: groups for a file, many made at a time.
+"""The command `process`: make groups, many at the same time, and write them to a file.
 
-    items, in the order of their index ──> up to CONCURRENT_GROUPS groups at once ──> a line of the file, each at once
+    items, in the order of their index ──> up to CONCURRENT_GROUPS groups in progress ──> a line for each finished group
 
-A later item takes the place of a group that could not be made. A finished group never waits for another group.
-Therefore a process that is killed loses only what was in progress, and the same command resumes there. At the end the
-lines are sorted.
+If a group cannot be made, a later item replaces its item. The command writes each group as soon as it is finished.
+Therefore a killed process loses only the groups in progress, and the same command resumes. At the end, the command
+sorts the lines by index.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ logger = logging.getLogger(__name__)
 CONCURRENT_GROUPS = 64
 """Groups that are sampled and graded at the same time."""
 
-PLANNED_FROM = 16
-"""Items whose prompts are measured to estimate the tokens of all items."""
+MEASURED_PROMPTS = 16
+"""The number of prompts whose mean length is used to estimate the tokens of all items."""
 
 MAX_CONSECUTIVE_FAILURES = 10
-"""The command ends with an error after this many failures in a row, beyond the groups that fail together."""
+"""The command ends with an error after this many failures in a row, plus one for each other group in progress."""
 
 LOG_EVERY = 10
-"""Groups between two wandb steps."""
+"""The command logs to wandb each time that it has written this many groups."""
 
 DETERMINING = (
     "seed",
@@ -64,7 +64,7 @@ DETERMINING = (
     "partial_credit",
     "mask_too_long_completions",
 )
-"""Settings that determine the groups. A file is resumed only with the same values."""
+"""Settings that determine the groups. The command resumes a file only if their values are the same."""
 
 
 def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any
 
 
 async def process(env: Hooks) -> None:
-    """Write `total_steps` groups, whatever their scores, with an environment that is not set up yet.
+    """Write `total_steps` groups, including groups whose scores are all equal. `env` is not set up yet.
 
-    Raises EnvironmentSetupError.
+    Raises EnvironmentSetupError if a setting is wrong, the file cannot be written, or too many groups fail in a row.
     """
     config = env.config
     if config.data_path_to_save_groups is None:
@@ -130,7 +130,7 @@ class GroupWriter:
             await self._env.wandb_log()
 
     def _replay(self) -> None:
-        """Exclude the items of the groups that exist, and let the sampler observe what these groups earned."""
+        """Exclude the items of the groups in the file, and let the sampler observe the rewards of these groups."""
         run = self._run
         written = self._groups.done.values()
         run.state.step = len(written)
@@ -140,9 +140,9 @@ class GroupWriter:
                 run.sampler.learn(group.task, group.level, group.credits, group.has_signal)
 
     async def _estimate(self) -> None:
-        """Draw the first items, and log what all of them will take."""
+        """Draw the first items, and log an estimate of the requests and tokens of all items."""
         run = self._run
-        for _ in range(min(self._missing, PLANNED_FROM)):
+        for _ in range(min(self._missing, MEASURED_PROMPTS)):
             self._drawn.append(await self._env.get_next_item())
         lengths = [len(run.inference.render(messages).tokens) for messages, _, _ in self._drawn]
         length = round(fmean(lengths))
@@ -154,7 +154,10 @@ class GroupWriter:
         )
 
     async def _write_all(self) -> None:
-        """Write the groups. After a cancellation or an error, groups that have their completions are still written."""
+        """Write the missing groups.
+
+        After a cancellation or an error, groups that already have their completions are still written.
+        """
         total = self._config.total_steps
         bar = tqdm(
             total=total,
@@ -165,7 +168,7 @@ class GroupWriter:
             smoothing=0.1,
         )
         at_once = max(1, min(CONCURRENT_GROUPS, self._missing))
-        # With a limit of tokens the first group shows what one group takes.
+        # With limit_tokens, the first group runs alone. It shows how many tokens the next groups will need.
         limit = at_once if self._config.limit_tokens is None else 1
         try:
             while self._missing > 0:
@@ -178,22 +181,24 @@ class GroupWriter:
                         limit = at_once
                         bar.set_postfix_str(self._run.inference.spending.total(), refresh=False)
                         bar.update()
-                # Groups in progress at the same time fail together, for one reason.
+                # All groups in progress may fail for one reason, so together they count as a single failure.
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
             bar.close()
             await cancel_and_wait(self._working)
 
     async def _fill(self, limit: int) -> None:
-        """Start groups until `limit` are in progress, or the file needs no more, or the tokens are spent."""
+        """Start groups until `limit` of them are in progress, the file needs no more, or limit_tokens is reached."""
         while len(self._working) < min(limit, self._missing) and not self._run.inference.spending.is_over:
             item = self._drawn.popleft() if self._drawn else await self._env.get_next_item()
             self._working.add(asyncio.create_task(self._write_one(item)))
 
     async def _some_finished(self) -> list[bool]:
-        """Wait until groups have ended; whether each was written. Raises the first error of any."""
+        """Wait until at least one group has ended. Returns for each ended group whether it was written.
+
+        Raises the first error of a group.
+        """
         finished, self._working = await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
-        # If several fail at once, all errors are retrieved, and the first one is raised.
         return await asyncio.gather(*finished)
 
     def _check_failures(self, most: int) -> None:
@@ -202,7 +207,10 @@ class GroupWriter:
             raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {why}")
 
     async def _write_one(self, item: Any) -> bool:
-        """Whether a group of the item was made and written. Raises EnvironmentSetupError if the disk refuses it."""
+        """Make and write the group of an item. Returns whether there was a group.
+
+        Raises EnvironmentSetupError if the group cannot be written.
+        """
         env = self._env
         episode = episode_of(item)
         group, _ = await env.collect_trajectories(item)

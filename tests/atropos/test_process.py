@@ -16,7 +16,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import DETERMINING, PLANNED_FROM
+from reasoning_gym_environment.atropos.process import DETERMINING, MEASURED_PROMPTS
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
@@ -106,7 +106,7 @@ async def test_exactly_the_groups_asked_for_are_written(
 async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:
     inference = FakeInference(student=AddingStudent(wrong_every=0))
     # The estimate draws the first items before any group has been scored.
-    await process(inference, PLANNED_FROM + 12, 1, complexity_mode="curriculum").run()
+    await process(inference, MEASURED_PROMPTS + 12, 1, complexity_mode="curriculum").run()
     levels = [group["level"] for group in written(tmp_path)]
     assert 0 == levels[0] < levels[-1], levels
 
