@@ -1,7 +1,7 @@
 """Propositional logic with truth tables.
 
-A truth table is one whole number. Bit i is the value of a formula in row i, where the k-th letter has the value of bit
-k of i. A formula follows from a premise if its table contains all bits of the premise's table.
+A truth table is a single integer. Its bit i is the value of the formula in row i. In row i, the k-th letter has the
+value of bit k of i. A formula follows from a premise if its table has all the bits that the premise's table has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
     Raises ValueError, LookupError or RecursionError if the text is not a formula in these letters.
     """
     if len(formula) > MAX_FORMULA_CHARS:
-        raise UnreadableTextError(f"a formula of more than {MAX_FORMULA_CHARS} characters")
+        raise UnreadableTextError(f"expected a formula of at most {MAX_FORMULA_CHARS} characters, got {len(formula)}")
     for spelling, sign in _SPELLINGS.items():
         formula = re.sub(spelling, sign, formula)
     columns = _columns(tuple(letters))
@@ -55,7 +55,8 @@ def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
         connective = _CONNECTIVES[node.operator]
         return every_row & connective(table_of(node.left), table_of(node.right))
 
-    # The parser of reasoning-gym evaluates nothing. It treats unknown text as a letter.
+    # The parser of reasoning-gym does not evaluate text as code. It takes unknown text for a letter, which `columns`
+    # does not have.
     tree = module_of("propositional_logic").Expression.from_string(formula)
     size = len(_SIGN.findall(formula))
     return table_of(tree), size
@@ -78,13 +79,13 @@ def _columns(letters: tuple[str, ...]) -> dict[str, int]:
 
 
 def joined_premises(entry: Entry) -> dict[int, int]:
-    """The truth table of every selection of the premises, with the size of the smallest such selection.
+    """The truth tables of all selections of premises, each with the size of the smallest selection that has this table.
 
-    The size counts the signs of the premises and the ∧ between them. The table 0 is among them if the premises
-    contradict each other.
+    The size of a selection is the number of letters and connectives in its premises, joined by ∧. One of the tables is
+    0 if the premises contradict each other.
     """
     letters = entry["metadata"]["variables"]
-    # The empty selection has no ∧ in front, so its size is one less than 0.
+    # The loop adds 1 for a ∧ before each premise. The first premise of a selection has none, so the count begins at -1.
     sizes = {_all_rows(len(letters)): -1}
     for premise in entry["metadata"]["premises"]:
         table, size = truth_table(premise, letters)
@@ -96,18 +97,19 @@ def joined_premises(entry: Entry) -> dict[int, int]:
 
 
 def is_conclusion(formula: str, letters: Sequence[str], joined: Mapping[int, int]) -> bool:
-    """Whether the formula says all that the premises say about its letters, and says it in fewer signs.
+    """Whether the formula says all that the premises say about its letters, in fewer letters and connectives.
 
     `joined` is the result of `joined_premises`. The formula must be smaller than every selection of premises that
-    implies it. A repeated or extended premise, several premises as they stand, and a formula that is always true are
-    no conclusions. `P ∨ Q` is none if the premises imply P, because it says less than they do.
+    implies it. Therefore a repeated or extended premise, several premises joined by ∧, and a formula that is always
+    true are not conclusions. `P ∨ Q` is not a conclusion if the premises imply P, because it says less than they do.
     """
     table, size = truth_table(formula, letters)
     known = functools.reduce(operator.and_, joined)
     columns = _columns(tuple(letters))
     for index, letter in enumerate(letters):
         if letter not in formula:
-            # The formula says nothing about this letter, so a possible row stays possible with the letter inverted.
+            # Forget what the premises say about this letter: from now on, if a row is possible, so is the row in which
+            # only this letter differs.
             distance = 1 << index
             with_letter = known & columns[letter]
             without_letter = known ^ with_letter

@@ -2,7 +2,8 @@
 
     "**Answer: $\\boxed{\\text{5}}$.**" ──> "5"
 
-Answers are hostile text. The time is about linear in the text, and texts of more than MAX_CHARS are refused.
+Answers are hostile text. Therefore stripping takes about linear time in the text, and refuses texts of more than
+MAX_CHARS characters.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _LANGUAGE = re.compile(
     r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n",
     re.I,
 )
-"""Languages of a code fence. Any other first word may be part of the answer: `False`, `not`, `minus`."""
+"""Languages that may follow an opening code fence. Any other first word may belong to the answer, such as `False`."""
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(])")
-"""In bold text, a `**` that is not a mark: `**x**2 + 1**`."""
+"""A `**` inside bold text that is the power sign, and no markup, as in `**x**2 + 1**`."""
 _LABEL_WORDS = (
     r"(?:(?:so|thus|therefore|hence)[, ] ?)?(?:the |my )?(?:final |correct )?(?:answer|result|output|solution)"
 )
@@ -57,11 +58,11 @@ _LABEL = re.compile(
     re.I,
 )
 _BARE = re.compile(r"-?[A-Za-z0-9]{1,40}(?:\.[0-9]{1,40})?")
-"""Text without any markup. Nearly every cell of a list or grid matches, so this check saves time."""
+"""A text that certainly has no markup. Nearly every cell of a list or grid is such a text, so this check saves time."""
 
 
 def strip_markup(text: str) -> str:
-    """Return `text` without the markup that spans all of it.
+    """Return `text` without the markup that encloses all of it, without a label before it, and without a final stop.
 
     Raises UnreadableTextError if the text is longer than MAX_CHARS.
     """
@@ -72,7 +73,7 @@ def strip_markup(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = text.translate(_TYPOGRAPHY).strip()
     for _ in range(_MAX_ROUNDS):
-        plain = _without_wrapping(_without_full_stop(_without_label(text)))
+        plain = _without_wrapping(_without_final_mark(_without_label(text)))
         if plain == text:
             break
         text = plain
@@ -84,7 +85,8 @@ def _without_label(text: str) -> str:
     return text[label.end() :] if label else text
 
 
-def _without_full_stop(text: str) -> str:
+def _without_final_mark(text: str) -> str:
+    """The text without one full stop or comma at its end. Dots at the end, as in `1, 2, ...`, stay."""
     if text.endswith((".", ",")) and not text.endswith(".."):
         return text[:-1].rstrip()
     return text
@@ -97,16 +99,16 @@ def _without_wrapping(text: str) -> str:
         is_longer = len(text) > len(opening) + len(closing)
         if is_longer and text.startswith(opening) and text.endswith(closing):
             inner = text[len(opening) : -len(closing)]
-            if _belong_together(inner, opening, closing):
+            if _are_a_pair(inner, opening, closing):
                 plain = _LANGUAGE.sub("", inner) if opening == "```" else inner
                 return plain.strip()
     return text
 
 
-def _belong_together(inner: str, opening: str, closing: str) -> bool:
-    """Whether the first and the last mark of a text belong to each other.
+def _are_a_pair(inner: str, opening: str, closing: str) -> bool:
+    """Whether the opening mark at the start of a text and the closing mark at its end are a pair around `inner`.
 
-    They do in `"["a", "b"]"`. They do not in `"a", "b"`, where each word has its own quotes.
+    They are a pair in `"["a", "b"]"`. They are none in `"a", "b"`, where each word has its own quotes.
     """
     if closing == "}":
         return _has_balanced_braces(inner)

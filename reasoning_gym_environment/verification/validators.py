@@ -3,8 +3,8 @@
     answer ── reader ──> moves, pairs, rows or an expression ── rules of the task ──> is the goal reached?
 
 A validator carries out the answer by the rules of the question. Every solution is right, in any notation: a list may
-be JSON, numbered, or separated by blanks, commas or arrows. Words between the moves, and a move that is not possible,
-make the answer wrong.
+be JSON, numbered, or separated by blanks, commas or arrows. Other words between the moves make the answer wrong, and so
+does an impossible move. (Sokoban allows MAX_BLOCKED steps against a wall.)
 
 Answers are hostile text. Every validator takes about linear time in the answer, and raises one of
 `grade.CHECK_ERRORS` for an answer that it cannot read.
@@ -59,7 +59,7 @@ _BOX_ORDER = re.compile(rf"Agent{_SQUARE}: ?move\(box_\w+, ?(?:square{_SQUARE}|t
 
 
 def boxnet(entry: Entry, answer: str) -> bool:
-    """No agent gets two orders in a step, every order moves an existing box, and in the end no box remains."""
+    """In each step an agent gets at most one order. Every order moves an existing box. In the end no box remains."""
     carry_out = module_of("boxnet").action_from_response
     squares = entry["metadata"]["initial_state"]
     for step in literal(answer):
@@ -98,7 +98,7 @@ _OPPONENT = {"w": "B", "B": "w", None: None}
 
 
 def knight_swap(entry: Entry, answer: str) -> bool:
-    """The players move in turn, to free squares. `No` is right if the knights cannot change places."""
+    """The players take turns, and each move leads to a free square. `No` is right if the knights cannot swap places."""
     metadata = entry["metadata"]
     is_possible = metadata["is_possible"]
     if strip_markup(answer).casefold() == "no":
@@ -120,7 +120,7 @@ def knight_swap(entry: Entry, answer: str) -> bool:
 
 
 def quantum_lock(entry: Entry, answer: str) -> bool:
-    """The shortest sequence of presses. It is as long as the item's own answer, so no press is without effect."""
+    """The presses reach the target, and are no more than in the item's own answer, which is a shortest one."""
     metadata = entry["metadata"]
     presses = [button.upper() for (button,) in _moves(answer, r"([A-C])\s?-?")]
     if len(presses) > len(metadata["solution_path"]):
@@ -129,7 +129,7 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
 
 
 MAX_TURNS = 2_000
-"""The most turns of a cube that are carried out. The algorithm of reasoning-gym needs about 150."""
+"""Answers with more turns are wrong. The algorithm of reasoning-gym needs about 150."""
 _TURN = r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)"
 
 
@@ -160,7 +160,7 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
 
 
 def rush_hour(entry: Entry, answer: str) -> bool:
-    """Every car moves over free squares. The red car A ends at the exit, or beyond it with its last move."""
+    """Every car moves over free squares. The red car A reaches the exit. Its last move may lead beyond the exit."""
     board = module_of("rush_hour").Board(entry["metadata"]["board_config"])
     has_left = False
     for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
@@ -179,6 +179,7 @@ def rush_hour(entry: Entry, answer: str) -> bool:
 
 
 def shortest_path(entry: Entry, answer: str) -> bool:
+    """The path is valid and no longer than the item's own. `infeasible` is right if there is none."""
     metadata = entry["metadata"]
     if not metadata["solution"]:
         return strip_markup(answer).casefold() == "infeasible"
@@ -188,11 +189,11 @@ def shortest_path(entry: Entry, answer: str) -> bool:
 
 
 MAX_BLOCKED = 2
-"""The most steps against a wall. Such a step does nothing, and random walks contain many of them."""
+"""How many steps against a wall a right answer may have. Such a step does nothing. A random walk has many of them."""
 
 
 def sokoban(entry: Entry, answer: str) -> bool:
-    """In the end every box stands on a goal."""
+    """In the end every box stands on a goal, and at most MAX_BLOCKED steps had no effect."""
     from reasoning_gym.games.contrib.sokoban.src.game import Game
 
     lines = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
@@ -207,7 +208,7 @@ _DISK_MOVE = r"\b(?:move )?(?:disk ?)?(\d{1,3}) from (?:peg ?)?(\d{1,3}) to (?:p
 
 
 def tower_of_hanoi(entry: Entry, answer: str) -> bool:
-    """A solution of any length."""
+    """Every move is legal, and in the end all disks are on the target peg. The number of moves does not matter."""
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
     pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
@@ -229,7 +230,7 @@ def word_ladder(entry: Entry, answer: str) -> bool:
 
 @functools.cache
 def rules_of_word_ladder() -> Any:
-    """The rules of word_ladder with the English words of reasoning-gym, which are read from a file."""
+    """The rules of word_ladder, with the English words that reasoning-gym reads from a file."""
     rules = rules_of("word_ladder")
     rules.word_sets = rules._load_words_from_csv()
     return rules
@@ -241,7 +242,7 @@ def tsumego(entry: Entry, answer: str) -> bool:
     size = len(board)
     found = re.fullmatch(r"([A-S]) ?(\d{1,2})", strip_markup(answer).upper(), re.ASCII)
     if found is None:
-        raise UnreadableTextError("not a place on the board")
+        raise UnreadableTextError("expected a place on the board, such as D4")
     row = size - int(found[2])
     column = ord(found[1]) - ord("A")
     captured = {place: _captured(board, *place) for place in itertools.product(range(size), repeat=2)}
@@ -305,12 +306,12 @@ def kakurasu(entry: Entry, answer: str) -> bool:
 
 
 def _sum_of_positions(cells: Iterable[str]) -> int:
-    """The sum of the positions, counted from 1, of the cells that are filled."""
+    """The sum of the positions of the filled cells. Positions count from 1."""
     return sum(position for position, cell in enumerate(cells, 1) if cell == "1")
 
 
 def n_queens(entry: Entry, answer: str) -> bool:
-    """One of all solutions, which the item contains."""
+    """The board is one of the solutions. The item lists all of them."""
     return list(map(list, picture(answer))) in entry["metadata"]["solutions"]
 
 
@@ -351,7 +352,10 @@ def _makes(
     numbers: Iterable[int],
     *also: type[ast.operator],
 ) -> bool:
-    """Whether the expression has the value `target` and uses exactly these numbers."""
+    """Whether the expression has the value `target` and uses exactly these numbers.
+
+    `also` are operators that are allowed in addition to those of `evaluate`.
+    """
     plain = with_plain_products(strip_markup(answer))
     plain = re.sub(r"÷|\\div", "/", plain)
     plain = re.sub(r"\\left|\\right", "", plain)
@@ -372,7 +376,7 @@ _CONSTANT = re.compile(r"[A-Za-z](?:_?\d)?|const|constant")
 
 
 def integration(entry: Entry, answer: str) -> bool:
-    """The derivative of the answer is the integrand. An integral that is not solved is wrong."""
+    """The derivative of the answer is the integrand. An answer that still contains an integral is wrong."""
     import sympy
 
     metadata = entry["metadata"]
