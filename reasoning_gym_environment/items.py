@@ -1,8 +1,13 @@
-"""Between an Episode and what Atropos' hooks exchange: items, rollout dicts, and ScoredDataGroup.
+"""Convert an Episode to the types that Atropos' hooks exchange, and back: items, rollout dicts, and ScoredDataGroup.
 
-An item is `(prompt_messages, rg_item, dataset)`: two hashable messages that `dict()` turns into `{"role", "content"}`,
-the item as reasoning-gym made it, and an object with `score_answer(answer, entry)`. Our own dataset object carries the
-Episode, so that the pipeline gets back what it handed out.
+An item is a tuple `(prompt_messages, rg_item, dataset)`:
+
+    prompt_messages    two hashable messages; `dict()` turns each into `{"role", "content"}`
+    rg_item            the item as reasoning-gym made it
+    dataset            an object with `score_answer(answer, entry)`
+
+In our own items, the dataset object carries the Episode. So the pipeline finds the Episode again when a hook returns
+the item.
 """
 
 from __future__ import annotations
@@ -22,9 +27,9 @@ Item: TypeAlias = tuple[Any, dict[str, Any], Any]
 
 
 class ProblemDataset:
-    """The dataset of an item, as Atropos-style code expects it: something with `score_answer`.
+    """The dataset of an item, with the method `score_answer` that hooks of Atropos environments call.
 
-    It carries the item's episode. The reasoning-gym dataset itself is built only if `score_answer` is called here.
+    It carries the item's episode. The first call of `score_answer` builds the dataset of reasoning-gym.
     """
 
     def __init__(self, episode: Episode) -> None:
@@ -34,7 +39,10 @@ class ProblemDataset:
         self._dataset: Any = None
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """reasoning-gym's own verdict, unguarded: it runs in this process and raises what the verifier raises."""
+        """The score of reasoning-gym's own verifier. It runs in this process, outside the sandbox.
+
+        Raises what the verifier raises.
+        """
         if self._dataset is None:
             self._dataset = library.create_dataset(self.name, seed=self.episode.problem.seed, size=1, **self.config)
         return float(self._dataset.score_answer(answer=answer, entry=entry))
@@ -43,13 +51,13 @@ class ProblemDataset:
 def item_of(
     episode: Episode,
 ) -> tuple[tuple[Message, Message], dict[str, Any], ProblemDataset]:
-    """The item that goes with an episode."""
+    """The item of an episode."""
     messages = build_messages(episode.problem.question)
     return messages, episode.problem.entry, ProblemDataset(episode)
 
 
 def episode_of(item: Any) -> Episode:
-    """The episode that goes with an item; a new one for an item that is not ours."""
+    """The episode of an item. An item that this package has not made gets a new episode."""
     messages, entry, dataset = item
     if isinstance(dataset, ProblemDataset):
         return dataset.episode
@@ -59,7 +67,7 @@ def episode_of(item: Any) -> Episode:
 def episode_of_dicts(
     rollouts: Sequence[Mapping[str, Any]],
 ) -> tuple[Episode, list[Completion]]:
-    """The episode and the completions of rollout dicts of one item; the last message of each is the model's."""
+    """The episode and the completions of rollout dicts of one item. The last message of each dict is the completion."""
     first = rollouts[0]
     messages = [dict(message) for message in first["messages"][:-1]]
     problem = problem_of(first["rg_item"], first["dataset_obj"])
@@ -78,9 +86,9 @@ def _completion_of(rollout: Mapping[str, Any]) -> Completion:
 
 
 def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
-    """The problem behind an item, from our own dataset object or from any reasoning-gym dataset.
+    """The problem of an item. `dataset` is a ProblemDataset or a dataset of reasoning-gym.
 
-    Raises TypeError for an object that is neither.
+    Raises TypeError for another object.
     """
     if isinstance(dataset, ProblemDataset):
         return dataset.episode.problem
@@ -104,9 +112,9 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
 
 
 def to_scored_data(episode: Episode, *, include_messages: bool) -> ScoredDataGroup:
-    """What the trajectory API takes: one element per rollout in each list.
+    """The group in the format of the trajectory API. Each list has one element for each rollout.
 
-    `inference_logprobs` is absent when the server reported none, rather than filled with made-up numbers.
+    `inference_logprobs` is absent if the server reported no log probabilities for some completion.
     """
     completions = [rollout.completion for rollout in episode.rollouts]
     data: dict[str, Any] = {
@@ -131,7 +139,7 @@ OPTIONAL_KEYS = (
     "distill_token_ids",
     "distill_logprobs",
 )
-"""Keys that a group may lack. They are None in what is sent."""
+"""Keys that a group may lack. The environment sends them as None."""
 
 
 def complete_keys(group: Any) -> None:
