@@ -171,14 +171,21 @@ async def score_with_retry(
     *,
     thinking_opened: bool,
 ) -> list[Score]:
-    """Score the completions. If any of them is unscored, score all of them a second time.
+    """Score the completions, and score those a second time that the grader failed to score.
 
-    A completion can be unscored because this machine was busy. Then the second time usually gives a score.
+    The grader can fail because this machine was busy. Then the second time usually gives a score.
     """
     scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
-    if all(score.outcome.is_scored for score in scores):
-        return scores
-    return await scorer.score(problem, completions, thinking_opened=thinking_opened)
+    failed = []
+    for number, (completion, score) in enumerate(zip(completions, scores, strict=True)):
+        if not score.outcome.is_scored and not completion.invalid_reason:
+            failed.append(number)
+    if failed:
+        again = [completions[number] for number in failed]
+        new_scores = await scorer.score(problem, again, thinking_opened=thinking_opened)
+        for number, score in zip(failed, new_scores, strict=True):
+            scores[number] = score
+    return scores
 
 
 FIRST_CHECK = 15
