@@ -42,32 +42,12 @@ $(VENV)-trl/.installed: requirements-openenv.txt requirements-trl.txt requiremen
 	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-$(VENV)-verifiers/.installed: requirements-verifiers.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing verifiers, for its tests, into $(VENV)-verifiers: a minute or two, once."
-	$(PYTHON) -m venv $(VENV)-verifiers
-	$(VENV)-verifiers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-verifiers.txt
-	$(VENV)-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@touch $@
-
-$(VENV)-verl/.installed: requirements-verl.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing verl and torch, for their tests, into $(VENV)-verl: some minutes and 2 GB, once (docs/trl.md: without CUDA)."
-	$(PYTHON) -m venv $(VENV)-verl
-	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-verl.txt
-	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@touch $@
-
-$(VENV)-skyrl/.installed: requirements-skyrl.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing skyrl-gym, for its tests, into $(VENV)-skyrl: a minute, once."
-	$(PYTHON) -m venv $(VENV)-skyrl
-	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-skyrl.txt
-	$(VENV)-skyrl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@touch $@
-
-$(VENV)-core/.installed: requirements-core.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing reasoning-core, for the test of an example, into $(VENV)-core: a minute or two, once."
-	$(PYTHON) -m venv $(VENV)-core
-	$(VENV)-core/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-core.txt
-	$(VENV)-core/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+# One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core).
+$(VENV)-%/.installed: requirements-%.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python

@@ -14,8 +14,9 @@ and their tokens count. A run ends with the round of groups in which it has gene
 The first takes two minutes on two cores. The second takes hours, and goes on where it was stopped.
 
 `--ways` has the arms. Those named `..., curriculum` differ in the choice of tasks only: uniform, learnability (the
-package's own rule), the candidates of benchmarks/samplers, and both with half of the draws uniform. In the mix
-`refused` the answers to one task are refused at first: the first REFUSED_GROUPS groups of gcd earn nothing.
+package's own rule), and the candidates of benchmarks/samplers. `--floor` is the share of learnability's draws that
+visit all tasks evenly. In the mix `refused` the answers to one task are refused at first: the first REFUSED_GROUPS
+groups of gcd earn nothing.
 
 Prints JSON: accuracy by way, task and level, the worst task and the mean of the worst quarter of the tasks, the share
 of groups with a signal, tokens for each of them, and differences to uniform tasks on the curriculum, paired by seed,
@@ -53,7 +54,6 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
-from benchmarks.samplers.half_uniform import HalfUniformTasks
 from benchmarks.samplers.near_half import NearHalfTasks
 from benchmarks.samplers.thompson import ThompsonTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
@@ -113,8 +113,6 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "thompson, curriculum": ("thompson", "curriculum"),
     "absolute advantage, curriculum": ("absolute advantage", "curriculum"),
     "near half, curriculum": ("near half", "curriculum"),
-    "half learnability, curriculum": ("half learnability", "curriculum"),
-    "half thompson, curriculum": ("half thompson", "curriculum"),
 }
 CANDIDATES: dict[str, Any] = {
     "thompson": ThompsonTasks,
@@ -255,14 +253,11 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     ladders = {task: here.ladder(task) for task in tasks} if mode else {}
     curriculum = Curriculum(ladders, lambda task: len(ladders[task]) - 1, job["target"])
     weights = dict.fromkeys(tasks, 1.0)
-    is_half_uniform = sampling.startswith("half ")
-    own = sampling.removeprefix("half ")
-    settings = SamplingSettings(task_sampling="weighted" if own in CANDIDATES else own, complexity_mode=mode, seed=seed)
+    own = "weighted" if sampling in CANDIDATES else sampling
+    settings = SamplingSettings(task_sampling=own, complexity_mode=mode, seed=seed)
     policy = build_task_policy(settings, weights, curriculum, job["options"]["task_floor"])
-    if own in CANDIDATES:
-        policy = CANDIDATES[own](weights, seed)
-    if is_half_uniform:
-        policy = HalfUniformTasks(weights, seed, policy)
+    if sampling in CANDIDATES:
+        policy = CANDIDATES[sampling](weights, seed)
     levels = build_level_chooser(settings, ladders, curriculum)
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
@@ -311,24 +306,32 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         if job["curve"] and (start // IN_FLIGHT) % job["curve"] == 0:
             curve.append([tokens, overall(accuracy(here, model, tasks, 12, seed))])
     after = accuracy(here, model, tasks, job["each"], seed)
-    by_task = {task: statistics.fmean(places.values()) for task, places in after.items()}
-    worst_first = sorted(by_task.values())
     return {
         **job,
+        **figures_of(before, after),
         "generated_tokens": tokens,
-        "before": overall(before),
-        "after": overall(after),
-        "worst_task": worst_first[0],
-        "worst_quarter": statistics.fmean(worst_first[: math.ceil(len(worst_first) / 4)]),
-        "by_task": by_task,
-        "by_task_before": {task: statistics.fmean(places.values()) for task, places in before.items()},
-        "table": after,
         "drawn": dict(drawn),
         "signals": dict(signals),
         "levels": {task: curriculum.level(task) for task in tasks} if mode == "curriculum" else {},
         "steps": steps,
         "curve": curve,
         "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def figures_of(before: dict[str, dict[str, float]], after: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """What the two tables of accuracies come to."""
+    by_task = {task: statistics.fmean(places.values()) for task, places in after.items()}
+    worst_first = sorted(by_task.values())
+    worst_quarter = worst_first[: math.ceil(len(worst_first) / 4)]
+    return {
+        "before": overall(before),
+        "after": overall(after),
+        "worst_task": worst_first[0],
+        "worst_quarter": statistics.fmean(worst_quarter),
+        "by_task": by_task,
+        "by_task_before": {task: statistics.fmean(places.values()) for task, places in before.items()},
+        "table": after,
     }
 
 
