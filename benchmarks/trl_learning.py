@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks
-from reasoning_gym_environment.trl import GRPOTasks
+from reasoning_gym_environment.integrations.trl import GRPOTasks
 
 MODEL = Path(__file__).resolve().parents[1] / "examples" / "demo" / "tiny_model"
 TASKS = "spell_backward,leg_counting,gcd"

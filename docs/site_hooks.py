@@ -40,9 +40,6 @@ API_TITLES = {
 }
 """Module -> title of its page in the API reference, in the order of the navigation."""
 
-IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers"}
-"""Modules whose public names have their own short module for the import. Other names come from the package itself."""
-
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 SOURCE = re.compile(r'(?<=src=")(?P<target>[^":]+)(?=")')
 CODE_BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -87,9 +84,7 @@ def api_page(module: str) -> str:
     names = package._NAMES.get(module)
     if names is None:
         return f"# {API_TITLES[module]}\n\n::: {home}\n"
-    short = IMPORTED_FROM.get(module)
-    source = f"{package.__name__}.{short}" if short else package.__name__
-    imports = "\n".join(f"from {source} import {name}" for name in names)
+    imports = "\n".join(f"from {package.__name__} import {name}" for name in names)
     entries = [f"::: {home}.{name}\n" for name in names]
     return "\n".join([f"# {API_TITLES[module]}\n", f"```python\n{imports}\n```\n", *entries])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from trl import GRPOConfig, GRPOTrainer
 
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks
-from reasoning_gym_environment.trl import GRPOTasks
+from reasoning_gym_environment.integrations.trl import GRPOTasks
 
 MODEL = Path(__file__).resolve().parent / "demo" / "tiny_model"  # Yours is a name on the hub.
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .inference.prompts import system_prompt as system_prompt
     from .integrations.rows import grade_rows as grade_rows
     from .integrations.rows import row_rewards as row_rewards
-    from .integrations.trl import GRPOTasks as GRPOTasks
     from .integrations.verifiers import load_environment as load_environment
 
 __version__ = "0.2.0"
@@ -54,7 +53,6 @@ _NAMES = {
     "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),
     "integrations.rows": ("grade_rows", "row_rewards"),
-    "integrations.trl": ("GRPOTasks",),
     "integrations.verifiers": _VERIFIERS,
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -74,8 +72,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # verifiers looks for its classes among `__all__` and imports each name: Atropos shall not be loaded for it. Where
-    # it is not, what is made of it could not be imported. TRL's are imported from `.trl`.
+    # verifiers imports each name of `__all__` to find its classes, and must not load Atropos for that. Where verifiers
+    # is not installed, its classes cannot be imported.
     left_out = ("env", "config") if "verifiers" in sys.modules else ("integrations.verifiers",)
-    names = (name for name, home in _HOME.items() if home not in (*left_out, "integrations.trl"))
+    names = (name for name, home in _HOME.items() if home not in left_out)
     return sorted(["__version__", *names])

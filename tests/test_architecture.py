@@ -1,6 +1,6 @@
-"""Imports point downward: a room imports only rooms of a lower rank, and nothing imports in a circle.
+"""Imports point downward: a folder imports only folders of a lower rank, and nothing imports in a circle.
 
-The list below is the plan of the house (docs/architecture.md). Imports for type checking count like any other.
+The list below is the plan (docs/architecture.md). Imports for type checking count like any other.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ RANKS = [
     {"api", "atropos"},
     {"env"},
     {"report", "integrations"},
-    {"trl", "verifiers", "verl", "openenv", "skyrl"},
     {"commands"},
     {"cli"},
     {"__main__", "reasoning_gym_environment"},
 ]
-"""Rooms (folders) and single modules of the package's root, the lowest first."""
+"""Folders, and single modules of the package's root, the lowest first."""
 
-RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 
 
 def module_name(path: Path) -> str:
@@ -58,26 +57,26 @@ def imported(module: str) -> set[str]:
             base = [*anchor[: len(anchor) - (node.level - 1)], *(node.module or "").split(".")]
             target = ".".join(part for part in base if part)
             names = {f"{target}.{name.name}".lstrip(".") for name in node.names}
-            # `from ..room import module` needs the module; `from ..room.module import name` the module named.
+            # `from ..folder import module` needs the module; `from ..folder.module import name` the module named.
             found |= (names & SOURCES.keys()) or ({target} & SOURCES.keys())
     return found - {module, ""}
 
 
-def room(module: str) -> str:
+def folder(module: str) -> str:
     return module.split(".")[0]
 
 
-def test_every_room_has_a_rank_and_every_rank_is_lived_in() -> None:
-    assert {room(module) for module in SOURCES if module} == RANK.keys()
+def test_every_folder_has_a_rank() -> None:
+    assert {folder(module) for module in SOURCES if module} == RANK.keys()
 
 
-def test_a_room_imports_only_rooms_of_a_lower_rank() -> None:
+def test_a_folder_imports_only_folders_of_a_lower_rank() -> None:
     wrong = [
-        f"{module} ({RANK[room(module)]}) imports {other} ({RANK[room(other)]})"
+        f"{module} ({RANK[folder(module)]}) imports {other} ({RANK[folder(other)]})"
         for module in SOURCES
         if module
         for other in imported(module)
-        if room(other) != room(module) and RANK[room(other)] >= RANK[room(module)]
+        if folder(other) != folder(module) and RANK[folder(other)] >= RANK[folder(module)]
     ]
     assert not wrong, "\n".join(wrong)
 

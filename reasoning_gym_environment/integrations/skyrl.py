@@ -48,7 +48,7 @@ def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **set
     """
     skyrl_gym.register(
         id=env_class,
-        entry_point="reasoning_gym_environment.skyrl:ReasoningGymSkyRLEnv",
+        entry_point="reasoning_gym_environment.integrations.skyrl:ReasoningGymSkyRLEnv",
         kwargs={"settings": settings, "thinking_opened": thinking_opened},
     )
 

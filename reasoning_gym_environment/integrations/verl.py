@@ -6,7 +6,7 @@
 `compute_score` is an ordinary function, and not a coroutine, because verl's reward manager `remote` refuses coroutines.
 verl's reward managers call an ordinary function in a separate thread. This thread waits while the worker processes
 grade, so grading delays neither verl's event loop nor the completions in other threads. This module does not import
-verl.
+verl. Its imports are absolute, because verl before 0.7 loads a reward function from the path of a file only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from ..api import Tasks
-from ..errors import EnvironmentSetupError, GenerationError
-from ..records import Outcome
-from ..utils.clock import now
-from .recipe import RecentItems, Recipe
+from reasoning_gym_environment.api import Tasks
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
+from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe
+from reasoning_gym_environment.records import Outcome
+from reasoning_gym_environment.utils.clock import now
 
 __all__ = ["UnscoredError", "compute_score", "compute_scores"]
 

@@ -30,7 +30,7 @@ from reasoning_gym_environment.commands.item_formats import Item, verl_row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.recipe import RecentItems
-from reasoning_gym_environment.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
+from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 

@@ -18,7 +18,7 @@ from reasoning_gym_environment import PromptedProblem
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import recipe, verl
 from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
+from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.process_table import linux_only
 

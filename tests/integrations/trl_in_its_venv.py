@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks, row_rewards
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.trl import GRPOTasks
+from reasoning_gym_environment.integrations.trl import GRPOTasks
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 

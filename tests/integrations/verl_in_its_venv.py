@@ -36,10 +36,10 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.utils.import_utils import load_extern_object
 from verl.workers.reward_manager import get_reward_manager_cls
 
-import reasoning_gym_environment.verl
+import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
+from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 
@@ -55,7 +55,7 @@ def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
     config.reward.num_workers = 1
     config.reward.reward_manager.name = manager
     config.reward.custom_reward_function = {
-        "path": "pkg://reasoning_gym_environment.verl",
+        "path": "pkg://reasoning_gym_environment.integrations.verl",
         "name": "compute_score",
         "reward_kwargs": {**SETTINGS, **reward_kwargs},
     }
@@ -208,9 +208,12 @@ def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
 
 
-def test_releases_before_0_7_load_the_function_from_its_file() -> None:
-    path = reasoning_gym_environment.verl.__file__
-    assert load_extern_object(path, "compute_score") is compute_score
+def test_releases_before_0_7_load_the_function_from_its_file(problems: list[PromptedProblem]) -> None:
+    from_file = load_extern_object(reasoning_gym_environment.integrations.verl.__file__, "compute_score")
+    row = row_of(0, problems[0])
+    completion = f"<answer>{problems[0].entry['answer']}</answer>"
+    result = from_file(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
+    assert result["score"] == 1.0
 
 
 def test_the_metrics_of_a_validation() -> None:

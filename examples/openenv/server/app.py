@@ -5,7 +5,7 @@ import os
 import uvicorn
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.openenv import build_app
+from reasoning_gym_environment.integrations.openenv import build_app
 
 app = build_app(Tasks(os.environ.get("TASKS", ""), complexity_mode="curriculum", num_scoring_workers=2))
 
