@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from atroposlib.envs import base
 from atroposlib.envs.base import (
     APIServerConfig,
     BaseEnv,
@@ -35,7 +34,6 @@ from .atropos import command_line, preflight
 from .atropos.evaluate import evaluate_in_training, evaluate_once
 from .atropos.process import process
 from .atropos.serve import serve
-from .atropos.serve_loop import ServeLoop
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError
 from .inference.client import InferenceClient
@@ -56,7 +54,6 @@ from .run import Mode, Run, training_budget
 from .runtime import Runtime
 from .telemetry.telemetry import build_table, table_rows
 from .trainer.run_state import RunState
-from .utils.resilience import supervise
 from .utils.shutdown import run_then_close, shutdown_step, uninterrupted
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -90,7 +87,7 @@ class ReasoningGymEnv(BaseEnv):
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
-        _set_log_levels(config)
+        preflight.set_log_levels(config)
         servers = preflight.prepare_servers(server_configs, config.tokenizer_name)
         # Atropos would open the file of groups at once, under another name if it exists, and empty what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
@@ -369,7 +366,7 @@ class ReasoningGymEnv(BaseEnv):
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""
         self.mode = Mode.SERVE
-        await run_then_close(self._serve(), self._shut_down())
+        await run_then_close(serve(self), self._shut_down())
 
     async def process_manager(self) -> None:
         """`process`: write exactly total_steps groups to a file, then close."""
@@ -381,17 +378,6 @@ class ReasoningGymEnv(BaseEnv):
         self.mode = Mode.EVALUATE
         await run_then_close(evaluate_once(self, settings), self._shut_down())
 
-    async def _serve(self) -> None:
-        preflight.raise_open_file_limit()
-        await preflight.check_serve(self.config, self.inference)
-        first_request = preflight.check_first_request(self.config, self.inference, self.budget)
-        await supervise(self.setup(), first_request)
-        loop = ServeLoop(self)
-        try:
-            await serve(self, loop)
-        finally:
-            await shutdown_step("stopping the groups in progress", loop.stop(), None)
-
     async def _shut_down(self) -> None:
         await shutdown_step("closing the environment", self.close(), None)
         # wandb may have much to send.
@@ -401,14 +387,3 @@ class ReasoningGymEnv(BaseEnv):
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
         if self._run is not None:
             await self._run.close()
-
-
-def _set_log_levels(config: ReasoningGymEnvConfig) -> None:
-    own = logging.DEBUG if config.debug_logging else logging.NOTSET
-    logging.getLogger(__package__).setLevel(own)
-    atropos = logging.WARNING if config.suppress_base_env_logs else logging.INFO
-    logging.getLogger(base.__name__).setLevel(atropos)
-    # A line for each request of an OpenAI client would bury all others.
-    clients = logging.NOTSET if config.debug_logging else logging.WARNING
-    for client in ("httpx", "httpx2", "openai"):
-        logging.getLogger(client).setLevel(clients)

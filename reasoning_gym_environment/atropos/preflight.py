@@ -245,6 +245,18 @@ async def check_offline_use(
     await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in reachable))
 
 
+def set_log_levels(config: ReasoningGymEnvConfig) -> None:
+    """Let `debug_logging` and `suppress_base_env_logs` decide what the log shows."""
+    own = logging.DEBUG if config.debug_logging else logging.NOTSET
+    logging.getLogger(__package__.partition(".")[0]).setLevel(own)
+    atropos = logging.WARNING if config.suppress_base_env_logs else logging.INFO
+    logging.getLogger(base.__name__).setLevel(atropos)
+    # A line for each request of an OpenAI client would bury all others.
+    clients = logging.NOTSET if config.debug_logging else logging.WARNING
+    for client in ("httpx", "httpx2", "openai"):
+        logging.getLogger(client).setLevel(clients)
+
+
 def raise_open_file_limit() -> None:
     """Let this process open as many files as it may: each request and each worker needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

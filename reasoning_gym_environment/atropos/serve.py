@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 
 from ..run import Run
+from ..utils.resilience import supervise
+from ..utils.shutdown import shutdown_step
+from . import preflight
 from .hooks import Hooks
 from .serve_loop import ServeLoop
 
@@ -38,10 +41,20 @@ async def register(run: Run) -> None:
     await run.checkpoints.save_latest()
 
 
-async def serve(env: Hooks, loop: ServeLoop) -> None:
-    """Register, and run the loop to the end. The environment is set up. Raises EnvironmentSetupError."""
-    run = env.run
-    await register(run)
-    await run.api.take_over_limits()
+async def serve(env: Hooks) -> None:
+    """Train until the trainer has taken all its steps. `env` is not set up yet. Raises EnvironmentSetupError.
+
+    The workers start while the first request of this run finds out whether the server can serve training.
+    """
+    preflight.raise_open_file_limit()
+    await preflight.check_serve(env.config, env.inference)
+    first_request = preflight.check_first_request(env.config, env.inference, env.budget)
+    await supervise(env.setup(), first_request)
+    await register(env.run)
+    await env.run.api.take_over_limits()
     await env.setup_wandb()
-    await loop.run()
+    loop = ServeLoop(env)
+    try:
+        await loop.run()
+    finally:
+        await shutdown_step("stopping the groups in progress", loop.stop(), None)
