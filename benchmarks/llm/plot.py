@@ -1,9 +1,13 @@
-"""Draw what the arms learned, and print the table: held-out accuracy with 95% intervals, paired by question.
+"""Draw what the arms learned, and print two tables: held-out accuracy with 95% intervals, and the arms against uniform.
 
     python benchmarks/llm/plot.py data/llm/all/*/results.json --out docs/real_model.png
 
 An accuracy is the mean over questions of the share of exact completions. Its interval is 1.96 standard errors over
 questions (Miller 2024, "Adding Error Bars to Evals", eq. 3): completions of one question are not independent.
+
+The second table has each arm at its end, a mean over its seeds. Its difference to `uniform` is paired by question. The
+interval does not include the chance of the training run itself, so it is too narrow: look at the seeds as well. The
+worst quarter is the mean accuracy of the quarter of the tasks that the arm answers worst.
 """
 
 from __future__ import annotations
@@ -37,6 +41,44 @@ def with_interval(values: list[float]) -> tuple[float, float]:
 def shares(rows: list[list[Any]]) -> dict[str, float]:
     """Share of exact completions of each question."""
     return {question: fmean(exact) for question, *exact in rows}
+
+
+def at_the_end(results: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """Share of exact completions of each question after training, a mean over the runs of an arm."""
+    of_runs = [shares(result["evaluations"][max(result["evaluations"], key=int)][name]) for result in results]
+    return {question: fmean(run[question] for run in of_runs) for question in of_runs[0]}
+
+
+def worst_quarter(answers: dict[str, float]) -> float:
+    """Mean accuracy of the quarter of the tasks with the lowest accuracy."""
+    of_tasks: dict[str, list[float]] = {}
+    for question, share in answers.items():
+        of_tasks.setdefault(question.split()[0], []).append(share)
+    means = sorted(fmean(values) for values in of_tasks.values())
+    return fmean(means[: max(1, len(means) // 4)])
+
+
+def print_arms(results: list[dict[str, Any]]) -> None:
+    """The arms at their ends, against `uniform`."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        runs.setdefault(result["arm"], []).append(result)
+    if "uniform" not in runs:
+        return
+    print(
+        "\n| arm | questions | runs | accuracy | worst quarter | against uniform, paired |\n|---|---|---|---|---|---|"
+    )
+    for name in SETS:
+        uniform = at_the_end(runs["uniform"], name)
+        for arm, of_arm in runs.items():
+            answers = at_the_end(of_arm, name)
+            mean, half = with_interval(list(answers.values()))
+            gain, width = with_interval([answers[question] - uniform[question] for question in uniform])
+            against = "" if arm == "uniform" else f"{100 * gain:+.1f} ± {100 * width:.1f}"
+            worst = 100 * worst_quarter(answers)
+            print(
+                f"| {arm} | {name} | {len(of_arm)} | {100 * mean:.1f}% ± {100 * half:.1f} | {worst:.1f}% | {against} |"
+            )
 
 
 def main() -> None:
@@ -76,6 +118,7 @@ def main() -> None:
     axes[0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(options.out, dpi=120)
+    print_arms(results)
 
 
 if __name__ == "__main__":
