@@ -115,8 +115,8 @@ class GroupPipeline:
     def _end_without_completions(self, episode: Episode, detail: str, *, may_succeed: bool) -> None:
         """Requeue the item, a bounded number of times, or drop it.
 
-        An outage of all servers does not count as a failure of the item. `process` drops the item at once, because its
-        groups stand in the order of their items; the next item takes the place.
+        An outage of all servers does not count as a failure of the item. `process` drops the item at once, and makes
+        the group of a later item instead.
         """
         run = self._run
         task = episode.problem.task

@@ -51,7 +51,7 @@ class Mode(Enum):
     """Groups go to a trainer, which follows its own steps and must not wait."""
 
     PROCESS = "process"
-    """Groups go to a file, in the order of their items. Groups with equal rewards are data as well."""
+    """Groups go to a file. Groups with equal rewards are data as well."""
 
     EVALUATE = "evaluate"
     """The model answers only the held-out questions."""

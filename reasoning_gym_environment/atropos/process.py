@@ -3,8 +3,8 @@
     items, in the order of their index ──> up to CONCURRENT_GROUPS groups in progress ──> a line for each finished group
 
 If a group cannot be made, a later item replaces its item. The command writes each group as soon as it is finished.
-Therefore a killed process loses only the groups in progress, and the same command resumes. At the end, the command
-sorts the lines by index.
+Therefore a killed process loses only the groups in progress, and the same command resumes. The lines are in the order
+in which the groups finish; `index` is the index of the item.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ async def process(env: Hooks) -> None:
             await env.setup()
             await GroupWriter(env, groups).run()
         if not config.dry_run:
-            await _sort(groups)
             _report(env, groups)
     finally:
         await asyncio.to_thread(groups.close)
@@ -229,17 +228,6 @@ class GroupWriter:
         if self._config.use_wandb and self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()
         return True
-
-
-async def _sort(groups: AppendLog) -> None:
-    try:
-        await asyncio.to_thread(groups.sort, lambda record: record["index"])
-    except OSError as error:
-        logger.warning(
-            "%s has its groups in the order in which they finished: %s.",
-            groups.path,
-            error,
-        )
 
 
 def _report(env: Hooks, groups: AppendLog) -> None:

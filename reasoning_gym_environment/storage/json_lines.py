@@ -111,33 +111,6 @@ class AppendLog:
         self.size += len(data)
         self.count += 1
 
-    def sort(self, key: Callable[[dict[str, Any]], Any]) -> None:
-        """Sort the lines by `key`. Raises OSError; the lines then keep their order."""
-        assert self._file is not None and not self._header
-        self._cut_torn_line(self._file)
-        places = []
-        with self.path.open("rb") as file:
-            start = 0
-            for line in file:
-                places.append((key(read_object(line)), start, len(line)))
-                start += len(line)
-            if places == sorted(places):
-                return
-            sorted_path = self.path.with_name(f"{self.path.name}.sorted")
-            try:
-                with sorted_path.open("wb") as target:
-                    for _, start, size in sorted(places):
-                        file.seek(start)
-                        target.write(file.read(size))
-                # A second writer finds a lock on the old file and on the new file.
-                held = _open_locked(sorted_path)
-                sorted_path.replace(self.path)
-            except OSError:
-                sorted_path.unlink(missing_ok=True)
-                raise
-        self._file.close()
-        self._file = held
-
     def close(self) -> None:
         """Release the file. Raises OSError. Safe to call twice."""
         if self._file is None:

@@ -159,14 +159,6 @@ class LogMachine(RuleBasedStateMachine):
             log.append(record)
         self.may_be_torn = True
 
-    @precondition(lambda self: self.log is not None and self.is_file_there and not self.has_header)
-    @rule()
-    def sort(self) -> None:
-        assert self.log is not None
-        self.log.sort(key=lambda record: record["n"])
-        self.accepted.sort(key=lambda record: record["n"])
-        self.may_be_torn = False
-
     @precondition(lambda self: self.log is not None)
     @rule()
     def close(self) -> None:
