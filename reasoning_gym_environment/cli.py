@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     An error that the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
     """
+    _open_missing_streams()
     _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -115,6 +116,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         code = _report_os_error(error)
     sys.exit(code)
+
+
+def _open_missing_streams() -> None:
+    """Let the standard streams that the caller has closed lead nowhere.
+
+    Otherwise a pipe to a worker would get the number of a closed stream, and the worker would wait for ever.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The new descriptor has the lowest free number.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _prepare_process() -> None:

@@ -133,6 +133,7 @@ def group_line(task: str, index: int, level: int, scores: list[float], random: R
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 

@@ -20,6 +20,7 @@ from .mock_dialects import ThreadedMockServer
 from .support import (
     PATIENCE_S,
     AddingStudent,
+    child_environment,
     flags,
     next_batch,
     register_trainer,
@@ -129,6 +130,27 @@ cli.main([])"""
     done = subprocess.run(command, shell=True, env={**env, "CODE": program}, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr and done.stdout.strip() in ("", r"\U0001f600 \ud800")
+
+
+@pytest.mark.parametrize("streams", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_with_workers_ends_without_its_standard_streams(streams: str) -> None:
+    command = f'"{CONSOLE_SCRIPT[0]}" tasks gcd {streams}'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("oracle answer" in done.stdout) == (">&- " not in streams)
+
+
+def test_results_are_complete_when_the_reader_of_the_table_has_gone(
+    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
+) -> None:
+    settings = {"openai__server_type": "openai", "env__num_eval_samples_per_task": 1}
+    arguments = flags(tokenizer_dir, adding_server.base_url, env__data_dir_to_save_evals=tmp_path, **settings)
+    command = [*CONSOLE_SCRIPT, "evaluate", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=child_environment())
+    assert done.returncode == 2 and "No space left on device" in done.stderr
+    assert (tmp_path / "samples.jsonl").is_file() and (tmp_path / "metrics.json").is_file()
+    assert not (tmp_path / "answers.jsonl").exists()
 
 
 def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:

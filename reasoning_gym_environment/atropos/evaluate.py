@@ -46,7 +46,6 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
         samples = await env.run.evaluator.samples(questions, answers, show_progress=True)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
-        print_table(results, questions.describe())
         if config.data_dir_to_save_evals is not None:
             await _write(
                 env,
@@ -60,6 +59,8 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
     env.eval_metrics.extend(_metrics(env.run, results, questions).items())
     logger.info("Spent: %s.", env.inference.spending.total())
     await env.wandb_log()
+    # The table comes last: if the reader of the output has gone away, printing fails, and the results must be complete.
+    print_table(results, questions.describe())
 
 
 async def evaluate_in_training(env: Hooks) -> dict[str, Any]:

@@ -164,8 +164,8 @@ def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Pa
         raise EnvironmentSetupError(f"--to: expected a folder outside {root}, got {target}. Name another folder.")
     files: dict[Path, Path] = {}
     for file in files_of(path):
-        place = file.resolve().relative_to(root)
-        files[file] = target / place
+        # The file may be a link to a file elsewhere.
+        files[file] = target / file.relative_to(folder)
     return files, target
 
 

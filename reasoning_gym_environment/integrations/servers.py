@@ -34,6 +34,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import question_digest
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
+from ..utils.terminal import positive
 from .recipe import RecentItems, Recipe
 from .rows import RECIPE
 
@@ -255,7 +256,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
     parser.add_argument(
         "--queue",
-        type=int,
+        type=positive,
         default=4096,
         help="completions graded at the same time (%(default)s)",
     )
@@ -304,8 +305,15 @@ def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentPa
         text = (field.description or "").replace("%", "%%")
         parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text)
     parser.add_argument("--host", default="127.0.0.1", help="(%(default)s: this machine only)")
-    parser.add_argument("--port", type=int, default=port, help="(%(default)s)")
+    parser.add_argument("--port", type=_port, default=port, help="(%(default)s)")
     return parser
+
+
+def _port(text: str) -> int:
+    """The number of a port; 0 lets the system choose one."""
+    if text.isdecimal() and int(text) < 2**16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, got {text!r}")
 
 
 def _serve(

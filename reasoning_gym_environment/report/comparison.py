@@ -50,7 +50,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """Second minus first, in one measure or one task.
+    """Second minus first, in one measure or one task, over the questions that both sides have a score for.
 
     `is_clear` if the interval excludes 0, which takes at least six questions.
     """
@@ -184,8 +184,8 @@ def _difference(
     first = _scored(first_samples, measure)
     second = _scored(second_samples, measure)
     difference = paired_difference(first, second)
-    before = share(first.values())
-    after = share(second.values())
+    before = share(question for key, question in first.items() if key in second)
+    after = share(question for key, question in second.items() if key in first)
     if difference is None or before is None or after is None:
         return None
     return DifferenceRow(name, before, after, difference)
@@ -341,7 +341,7 @@ def _ranked(scopes: Iterable[ScopeResult]) -> list[tuple[float, str]]:
     """Accuracies in rising order, of scopes with at least FEW questions."""
     accuracies = []
     for scope in scopes:
-        if scope.accuracy and scope.questions >= FEW:
+        if scope.accuracy and scope.accuracy.questions >= FEW:
             accuracies.append((scope.accuracy.value, scope.name))
     return sorted(accuracies)
 

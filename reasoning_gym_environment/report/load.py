@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
@@ -159,14 +161,15 @@ def load(paths: Sequence[Path]) -> Sources:
 def files_of(path: Path) -> list[Path]:
     """The file itself, or the files below a folder that may have something to show. Hidden folders are skipped.
 
-    Raises EnvironmentSetupError for a path that does not exist, and for a folder without such files.
+    Raises EnvironmentSetupError for a path that does not exist, and for a folder without such files. Raises OSError for
+    a folder that cannot be read.
     """
     if path.is_file():
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
         raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
     files = []
-    for root, folders, names in os.walk(path):
+    for root, folders, names in os.walk(path, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.endswith(SUFFIXES):
@@ -177,6 +180,10 @@ def files_of(path: Path) -> list[Path]:
             "env.dump_rollouts."
         )
     return files
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
@@ -219,7 +226,8 @@ def read_file(path: Path, kind: str) -> FileContent:
     """Read all lines of a file. Its groups have this `kind`, unless `process` wrote them."""
     content = FileContent()
     with path.open("rb") as file:
-        for number, line in enumerate(file):
+        lines = tqdm(file, f"read {path.name}", unit="line", leave=False, delay=1, disable=None)
+        for number, line in enumerate(lines):
             if not line.strip():
                 continue
             try:
@@ -279,12 +287,16 @@ def _date(seconds: float) -> str:
 
 def _checked(sample: dict[str, Any]) -> dict[str, Any]:
     """The sample itself. Raises BrokenLineError if the values that the report counts are missing or malformed."""
-    if not isinstance(sample.get("task"), str):
+    # A row of a dataset has a question too, but no score. An unscored sample has the score None.
+    if not isinstance(sample.get("task"), str) or "score" not in sample:
         raise BrokenLineError("no sample of `evaluate`")
     for name in ("score", "native_score", "num_completion_tokens"):
         value = sample.get(name)
         if value is not None and not is_number(value):
             raise BrokenLineError("no sample of `evaluate`")
+    # All statistics are of scores in this range. Other environments of Atropos have other scores.
+    if not 0.0 <= (sample["score"] or 0.0) <= 1.0:
+        raise BrokenLineError("no sample of `evaluate`")
     return sample
 
 

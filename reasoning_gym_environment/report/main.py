@@ -106,7 +106,6 @@ def _inputs(paths: Sequence[Path]) -> list[Path]:
     files = []
     for path in paths:
         if path.exists():
-            files.append(path)
             files += files_of(path)
     return files + [file.with_name("metrics.json") for file in files]
 

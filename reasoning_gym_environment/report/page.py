@@ -142,7 +142,7 @@ def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
     bars = []
     for result in scopes:
         if result.accuracy and result.exact:
-            title = f"{result.name} ({result.questions})"
+            title = f"{result.name} ({result.accuracy.questions})"
             bars.append((result.name, Bar.of(title, result.accuracy, mark=result.exact.value)))
     bars.sort(key=lambda named: (-named[1].value, named[0]))
     return Bars([bar for _, bar in bars])

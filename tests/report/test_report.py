@@ -150,6 +150,8 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
         *("not json", "[1]", "{}", "[" * 3000, "1" * 5000, '{"item_id": "t", "rollouts": []}'),
         *('{"question": "q", "task": "t", "score": "<script>"}', '{"question": "q", "task": 5, "score": 1}'),
         '{"question": "q", "task": "t", "score": 1' + "0" * 400 + "}",
+        *('{"question": "q", "task": "t"}', '{"question": "q", "task": "t", "score": -1.0}'),
+        '{"question": "q", "task": "t", "score": 100}',
         '{"messages": [[{"content": "q"}, {"content": "a"}]], "scores": [1.0], "masks": [5]}',
         '{"messages": [[]], "scores": [1.0], "masks": [[5]]}',
     ]
@@ -158,6 +160,17 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     sources = load([path])
     assert sources.malformed == {str(path): len(bad)} and len(sources.evaluations[0].samples) == 30
     assert f"{len(bad)} lines of" in words_of(path)
+
+
+def test_shares_are_of_the_questions_that_have_a_score(tmp_path: Path) -> None:
+    path = write_results(tmp_path / "model", tasks=2, per_task=5, attacks=False) / "samples.jsonl"
+    samples = [json.loads(line) for line in path.open(encoding="utf-8")]
+    for sample in samples:
+        if sample["index"] > 1:
+            sample.update(score=None, outcome="unscored", unscored_reason="timeout")
+    words = words_of(write_lines(path, samples))
+    assert "of 4 questions right" in words
+    assert f"{samples[0]['task']} (2)" in words and "(5)" not in words
 
 
 def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:

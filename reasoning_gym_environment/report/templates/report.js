@@ -113,9 +113,12 @@
   document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; });
   if (["light", "dark"].includes(given.get("theme"))) root.dataset.theme = given.get("theme");
 
+  // An unknown number is below all others. A text that cannot be compared with a number would spoil the order.
   const value = (cell) => {
-    const number = parseFloat(cell.textContent);
-    return Number.isNaN(number) ? cell.textContent : number;
+    const text = cell.textContent.trim();
+    if (text === "–" || text === "") return -Infinity;
+    const number = parseFloat(text);
+    return Number.isNaN(number) ? text : number;
   };
   for (const button of document.querySelectorAll(".sortable thead button")) {
     const head = button.parentElement;

@@ -1,0 +1,105 @@
+"""Files, paths and numbers that a command may get from anybody end in a result or in one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import cli
+from reasoning_gym_environment.commands import export, regrade
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.report import main as report
+from reasoning_gym_environment.report.load import files_of
+
+from ..report_samples import group_line, write_lines, write_results
+from .test_regrade import sample as regradable
+
+ODD: list[Any] = [None, True, -1, 1e300, 10**400, "", "\ud83d", "\u202e\x00<b>", [], [[]], {}, {"a": []}]
+
+
+def lines_with_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Lines of each kind in which one field, or one field of a rollout, has another value or is missing."""
+    group = group_line("gcd", 1, 1, [1.0, 0.0], Random(1))
+    for line in (group, regradable("<answer>1</answer>", index=1, manifest="m")):
+        for name in line:
+            for value in ODD:
+                yield name, {**line, name: value}
+            yield name, {other: value for other, value in line.items() if other != name}
+    rollout = group["rollouts"][0]
+    for name in rollout:
+        for value in ODD:
+            yield name, {**group, "rollouts": [{**rollout, name: value}, group["rollouts"][1]]}
+
+
+def run_all(path: str | Path, folder: Path) -> set[str]:
+    """The names of the commands that had a result. All others must have refused the path in a sentence."""
+    commands = {
+        "report": (report.main, ["-o", f"{folder}.html"]),
+        "export": (export.main, ["--to", f"{folder}.export", "--min-score", "0"]),
+        "regrade": (regrade.main, ["--to", f"{folder}.regraded"]),
+    }
+    succeeded = set()
+    for name, (main, arguments) in commands.items():
+        try:
+            main([str(path), *arguments])
+        except EnvironmentSetupError as error:
+            assert len(str(error).splitlines()) == 1
+        else:
+            succeeded.add(name)
+    return succeeded
+
+
+def test_no_value_in_a_line_ends_a_command_in_a_traceback(tmp_path: Path, in_process_workers: None) -> None:
+    succeeded: set[str] = set()
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for name, line in lines_with_odd_values():
+        by_name.setdefault(name, []).append(line)
+    for number, lines in enumerate(by_name.values()):
+        path = write_lines(tmp_path / f"in{number}" / "lines.jsonl", lines)
+        succeeded |= run_all(path, tmp_path / f"out{number}")
+    assert succeeded == {"report", "export", "regrade"}
+
+
+def test_every_name_of_a_path_leads_to_its_files(
+    tmp_path: Path, in_process_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = write_lines(tmp_path / "elsewhere" / "samples.jsonl", [regradable("<answer>1</answer>")])
+    folder = tmp_path / "\u00fcn\u00ef code"
+    folder.mkdir()
+    (folder / "samples.jsonl").symlink_to(samples)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    names = (".", "", "samples.jsonl", "./samples.jsonl", folder, "../link", "../link/samples.jsonl")
+    for number, name in enumerate(names):
+        out = tmp_path / "out" / str(number)
+        out.parent.mkdir(exist_ok=True)
+        assert run_all(name, out) == {"report", "regrade"}, name
+        assert Path(f"{out}.regraded", "samples.jsonl").is_file()
+
+
+def test_a_folder_that_cannot_be_read_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results(tmp_path / "readable", tasks=1)
+    (tmp_path / "locked").mkdir()
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="locked"):
+        files_of(tmp_path)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http", ""])
+def test_a_port_that_does_not_exist_is_refused_before_anything_starts(port: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["grade-server", f"--port={port}"])
+    assert end.value.code == 2
+    assert f"expected a number from 0 to 65535, got {port!r}" in capsys.readouterr().err
