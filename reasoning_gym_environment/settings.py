@@ -210,7 +210,10 @@ def checked(kind: type[Group], **given: Any) -> Group:
         problems = {}
         for problem in error.errors():
             name = problem["loc"][0]
-            problems[name] = f"{name}: {problem['msg']}, got {problem['input']!r:.100}."
+            message = problem["msg"].removeprefix("Value error, ")
+            if "got " not in message:
+                message += f", got {problem['input']!r:.100}"
+            problems[name] = f"{name}: {message}."
         raise EnvironmentSetupError(" ".join(problems.values())) from error
 
 
