@@ -1,8 +1,10 @@
 """Reads the files of a report: results of `evaluate`, dumps of training, and groups of `process`.
 
 Every line shows which of these it is. Groups become samples like the samples of an evaluation, so that the rest of the
-report handles one kind of rollout. The report counts malformed lines and skips them. The last section of this module
-selects the rollouts for the page, shortens them, and encodes them as JSON that cannot run as script.
+report handles one kind of rollout. The report counts malformed lines and skips them. Dumps can be larger than the
+memory, so the texts of a rollout stay in its file until the page needs them: `place` says where they are. The last
+section of this module selects the rollouts for the page, shortens them, and encodes them as JSON that cannot run as
+script.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -62,6 +64,15 @@ GRADED = {
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the texts of a rollout are: its number in the line that starts at this byte of the file."""
+
+    file: Path
+    start: int
+    number: int = 0
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Results of `evaluate`. `parameters` come from metrics.json and say how it sampled and graded."""
 
@@ -82,7 +93,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Group:
-    """One dumped group. Its rollouts have the keys of evaluation samples."""
+    """One dumped group. Its rollouts have the keys of evaluation samples.
+
+    In a report they have a `place` instead of their texts, `messages` and `question`.
+    """
 
     task: str
     category: str
@@ -225,23 +239,40 @@ class FileContent:
 def read_file(path: Path, kind: str) -> FileContent:
     """Read all lines of a file. Its groups have this `kind`, unless `process` wrote them."""
     content = FileContent()
+    end = 0
     with path.open("rb") as file:
         lines = tqdm(file, f"read {path.name}", unit="line", leave=False, delay=1, disable=None)
         for number, line in enumerate(lines):
+            start = end
+            end += len(line)
             if not line.strip():
                 continue
             try:
                 record = read_object(line)
                 if "question" in record:
-                    content.samples.append(_checked(record))
+                    content.samples.append(_without_texts(_checked(record), Place(path, start)))
                 elif isinstance(record.get("evaluation"), dict):
                     content.unfinished = record["evaluation"]
                 else:
-                    content.groups.append(group_in(record, number))
+                    group = group_in(record, number)
+                    rollouts = [
+                        _without_texts(rollout, Place(path, start, place))
+                        for place, rollout in enumerate(group.rollouts)
+                    ]
+                    content.groups.append(replace(group, rollouts=tuple(rollouts)))
                     content.kinds.add(kind if "rollouts" in record else PROCESS)
             except BrokenLineError:
                 content.malformed += 1
     return content
+
+
+def _without_texts(rollout: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """The rollout with its place instead of its texts, and with its answer, which old files do not have."""
+    answer = rollout.get("model_parsed")
+    if answer is None and not rollout.get("format_failure"):
+        answer = extract_answer(_reply(rollout)).answer
+    kept = {name: value for name, value in rollout.items() if name not in ("messages", "question")}
+    return {**kept, "model_parsed": None if answer is None else str(answer), "place": place}
 
 
 def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Evaluation]) -> Evaluation:
@@ -418,8 +449,9 @@ def _all(sources: Sources) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a rollout that the script of the page shows."""
-    thinking, reply = split_thinking(_reply(rollout))
+    """The fields of a rollout that the script of the page shows. Raises OSError if its file has gone."""
+    texts = _read_texts(rollout["place"])
+    thinking, reply = split_thinking(_reply(texts))
     index = rollout.get("index")
     level = rollout.get("level")
     score = rollout.get("score")
@@ -429,7 +461,7 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "category": str(rollout.get("category") or ""),
         "item": index if isinstance(index, int) else "",
         "level": level if isinstance(level, int) else None,
-        "question": _cut(rollout.get("question")),
+        "question": _cut(texts.get("question")),
         "thinking": _cut(_THINK_EDGES.sub("", thinking).strip()),
         "reply": _cut(reply).strip(),
         "answer": _cut(rollout.get("model_parsed")),
@@ -442,6 +474,14 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _read_texts(place: Place) -> Mapping[str, Any]:
+    """The rollout as its file has it."""
+    with place.file.open("rb") as file:
+        file.seek(place.start)
+        record = read_object(file.readline())
+    return record if "question" in record else group_in(record, 0).rollouts[place.number]
+
+
 def _reply(rollout: Mapping[str, Any]) -> str:
     """The text of the model, or "" for a sample without a reply."""
     messages = rollout.get("messages")
@@ -451,14 +491,6 @@ def _reply(rollout: Mapping[str, Any]) -> str:
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
         return ""
     return str(last.get("content", ""))
-
-
-def answer_of(rollout: Mapping[str, Any]) -> str | None:
-    """The answer of a rollout. If its line does not say, as in old files, the answer is extracted from its text."""
-    answer = rollout.get("model_parsed")
-    if answer is None and not rollout.get("format_failure"):
-        return extract_answer(_reply(rollout)).answer
-    return None if answer is None else str(answer)
 
 
 def _cut(value: Any) -> str:

@@ -39,7 +39,6 @@ from .load import (
     Group,
     Run,
     Sources,
-    answer_of,
     as_inert_json,
     select,
 )
@@ -322,7 +321,7 @@ def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[Sample]]]:
     tasks: dict[str, dict[str, list[Sample]]] = {}
     for group in sources.groups:
         for rollout in group.rollouts:
-            answer = None if rollout["score"] is None else answer_of(rollout)
+            answer = None if rollout["score"] is None else rollout["model_parsed"]
             if answer is not None:
                 uses_by_answer = tasks.setdefault(group.task, {})
                 uses_by_answer.setdefault(answer.strip(), []).append(rollout)

@@ -109,9 +109,20 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
     assert {rollout["outcome"] for rollout in kept} == {rollout["outcome"] for rollout in every}
     text = Page(render(sources, title="t", max_rollouts=60)).words
     assert f"60 of {total} rollouts, taken in turn from every source, task and outcome" in text
-    sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
-    longest = max((rollout["question"] for rollout in select(sources, 9999)[0]), key=len)
+
+
+def test_texts_stay_in_their_files_until_the_page_needs_them_and_long_ones_are_cut(folder: Path) -> None:
+    file = folder / "before" / "samples.jsonl"
+    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    long = json.dumps({**json.loads(first), "question": "x" * (TEXT_LIMIT + 5)}) + "\n"
+    # An empty line and a broken one move the places of the later lines.
+    file.write_text("".join([*others, "\n", "{\n", long]), encoding="utf-8")
+    sources = load([folder / "before", folder / "dumps"])
+    assert "xxxxx" not in repr(sources) and "<think>" not in repr(sources)
+    every, _ = select(sources, 9999)
+    [longest] = [rollout["question"] for rollout in every if rollout["question"].startswith("xxxxx")]
     assert longest.endswith("x … [5 characters more]") and len(longest) < TEXT_LIMIT + 40
+    assert any(rollout["thinking"] for rollout in every)
 
 
 # --- what it reads
