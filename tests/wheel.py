@@ -62,11 +62,17 @@ def fresh_environment(home: Path, libraries: Path, *wheels: Path, extras: str = 
     run(*pip, "--no-deps", *wheels, cwd=home)
     [packages] = home.glob("lib/python*/site-packages")
     [theirs] = libraries.glob("lib/python*/site-packages")
-    # Python does not read the .pth file of an editable install in a folder that a .pth file names. The checkout has the
-    # tests. Its package comes after the wheel's.
-    (packages / "libraries.pth").write_text(f"{ROOT}\n{theirs}\n")
+    # Python does not read the .pth file of an editable install in a folder that a .pth file names.
+    (packages / "libraries.pth").write_text(f"{theirs}\n")
     run(*pip, f"reasoning-gym-environment[{extras}]", cwd=home)
     return python
+
+
+def add_tests(python: Path) -> None:
+    """Let a fresh environment import the tests of the checkout. The package of the wheel comes first."""
+    [packages] = python.parents[1].glob("lib/python*/site-packages")
+    # Some libraries have a module of the same name. Python reads .pth files by name.
+    (packages / "checkout.pth").write_text(f"{ROOT}\n")
 
 
 def run_tests(python: Path, files: list[str], number: int, cwd: Path, *options: str) -> None:
@@ -74,6 +80,7 @@ def run_tests(python: Path, files: list[str], number: int, cwd: Path, *options: 
 
     Fails unless that many tests pass.
     """
+    add_tests(python)
     paths = [ROOT / "tests" / "integrations" / name for name in (*files, "wheel_in_its_venv.py")]
     # Neither pytest nor Python may put the checkout before the wheel.
     arguments = ["--import-mode", "append", "-p", "no:cacheprovider", "--show-capture", "no", *options]

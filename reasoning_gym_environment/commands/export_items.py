@@ -43,6 +43,9 @@ DEFAULT_ITEM_FORMAT = "hf"
 MAX_REPEATS = 500
 """The command gives up after this many training items in a row whose questions have rows already."""
 
+ITEM_OPTIONS = ("tasks", "pass_rates")
+"""Options of both kinds of items."""
+
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
 
 
@@ -82,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--pass-rates",
         type=Path,
+        default=argparse.SUPPRESS,
         metavar="SAMPLES",
         help="results of `evaluate`: add the model's share of right completions for each question, or for each task "
         "and level of training items",
@@ -137,11 +141,6 @@ def check_item_options(options: argparse.Namespace) -> None:
         raise EnvironmentSetupError("--items takes neither PATH nor --cold-start: write each to a folder of its own.")
     if options.format not in ITEM_FORMATS:
         raise EnvironmentSetupError(f"--items: expected --format {', '.join(ITEM_FORMATS)}, got {options.format}.")
-    unused: Iterable[str] = TRAINING_DEFAULTS if options.items == EVAL else EVAL_OPTIONS
-    given = [f"--{name.replace('_', '-')}" for name in unused if name in options]
-    if given:
-        kind = EVAL if options.items == EVAL else "N"
-        raise EnvironmentSetupError(f"--items {kind} does not use {', '.join(given)}. Remove the option.")
     form = ITEM_FORMATS[options.format]
     if form.is_parquet:
         importlib.import_module("pyarrow")
@@ -278,7 +277,7 @@ def _shares(samples: Iterable[Sample], key_of: Callable[[Sample], Hashable]) -> 
 
 def write_items(options: argparse.Namespace) -> None:
     """Write the items that the options name, and their card. Raises EnvironmentSetupError if there are none."""
-    rates = None if options.pass_rates is None else PassRates.read(options.pass_rates)
+    rates = PassRates.read(options.pass_rates) if "pass_rates" in options else None
     # reasoning-gym prints to standard output.
     with library.stdout_to_stderr():
         items = _held_out(options) if options.items == EVAL else _training(options)

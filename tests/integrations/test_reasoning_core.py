@@ -9,7 +9,7 @@ import pytest
 
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
-from ..wheel import fresh_environment, libraries_of, run
+from ..wheel import add_tests, fresh_environment, libraries_of, run
 
 TASKS = (
     "core_graph_pathfinding",
@@ -29,9 +29,10 @@ UNGUARDED = (
 @pytest.mark.slow
 def test_its_generators_are_tasks_like_others(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", libraries_of(".venv-core"), wheel)
+    add_tests(python)
     marker = tmp_path / "touched"
     module = "tests.integrations.reasoning_core_in_its_venv"
-    reported = run(python, "-m", module, ",".join(TASKS), marker, cwd=tmp_path)
+    reported = run(python, "-m", module, ",".join(TASKS), marker, cwd=tmp_path, PYTHONSAFEPATH="1")
     [results] = [line for line in reported.splitlines() if line.startswith('{"tasks"')]
     found = json.loads(results)
     assert found["tasks"].keys() == {*TASKS}

@@ -67,9 +67,11 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def marker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A file that no completion may create."""
-    return tmp_path_factory.mktemp("marker") / "touched"
+    marker = tmp_path_factory.mktemp("marker") / "touched"
+    yield marker
+    assert not marker.exists()
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,6 @@ async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
     groups: list[Group],
     rows: RLHFDataset,
     tokenizer: PreTrainedTokenizerBase,
-    marker: Path,
     manager: str,
     first: int,
 ) -> None:
@@ -154,7 +155,6 @@ async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
             batches.append(batch_of(rows[index], [text], tokenizer))
             rewards.append(reward)
     assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == rewards
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize("manager", ["naive", "batch"])
@@ -162,7 +162,6 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
     groups: list[Group],
     rows: RLHFDataset,
     tokenizer: PreTrainedTokenizerBase,
-    marker: Path,
     manager: str,
 ) -> None:
     wanted = groups[-1].rewards
@@ -183,7 +182,6 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
     assert made["reward_tensor"].sum(dim=1).tolist() == replaced
     assert made["reward_extra_info"]["score"] == replaced
     assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
-    assert not marker.exists()
 
 
 def test_the_command_of_the_page(groups: list[Group]) -> None:
@@ -268,7 +266,6 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
     config: DictConfig,
     groups: list[Group],
     rows: RLHFDataset,
-    marker: Path,
 ) -> None:
     chosen = [0, 1, len(groups) - 1]
     wanted: dict[str, float] = {}
@@ -292,7 +289,6 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
     worker = worker_class(config, None, None, manager.reward_loop_worker_handles)
     await worker.generate_sequences(prompts)
     await asyncio.gather(*worker.background_tasks)
-    assert not marker.exists()
 
     # The replay buffer has no trajectory for a completion without a score. The others of its group are trained on.
     buffer = ReplayBuffer("sync", config.trainer, None, "drop", OmegaConf.create(), poll_interval=0.1)
