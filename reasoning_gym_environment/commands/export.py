@@ -42,10 +42,12 @@ from .export_items import (
     EVAL,
     EVAL_OPTIONS,
     ITEM_OPTIONS,
+    TASK_SETTINGS,
     TRAINING_DEFAULTS,
     add_options,
     any_complexity,
     check_item_options,
+    task_settings,
     write_items,
 )
 from .item_formats import ITEM_FORMATS
@@ -109,7 +111,7 @@ def _check_used(options: argparse.Namespace) -> None:
         used = {*ITEM_OPTIONS, *TRAINING_DEFAULTS}
     elif options.cold_start:
         kind = "--cold-start"
-        used = {"tasks", *EXAMPLE_DEFAULTS}
+        used = {"tasks", *TASK_SETTINGS, *EXAMPLE_DEFAULTS}
     else:
         kind = "An export of completions"
         used = {*COMPLETION_DEFAULTS}
@@ -195,6 +197,24 @@ def _parser() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
+    chosen.add_argument(
+        "--task-modules",
+        default=argparse.SUPPRESS,
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
+    chosen.add_argument(
+        "--allow-unguarded-tasks",
+        default=argparse.SUPPRESS,
+        metavar="TASKS",
+        help="tasks of your own to export although their verifiers run the answer as code",
+    )
+    chosen.add_argument(
+        "--task-overrides",
+        default=argparse.SUPPRESS,
+        metavar="JSON",
+        help="parameters of individual tasks, as in the setting task_overrides",
+    )
     return parser
 
 
@@ -223,7 +243,7 @@ def _write_examples(options: argparse.Namespace) -> None:
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
-        Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks,
+        Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
         path.open("w", encoding="utf-8") as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)

@@ -43,7 +43,14 @@ DEFAULT_ITEM_FORMAT = "hf"
 MAX_REPEATS = 500
 """The command gives up after this many training items in a row whose questions have rows already."""
 
-ITEM_OPTIONS = ("tasks", "pass_rates")
+TASK_SETTINGS = {
+    "task_modules": "modules",
+    "allow_unguarded_tasks": "allow_unguarded",
+    "task_overrides": "overrides",
+}
+"""Settings of a run that are options of `export` too, with their names as arguments of `Tasks`."""
+
+ITEM_OPTIONS = ("tasks", "pass_rates", *TASK_SETTINGS)
 """Options of both kinds of items."""
 
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
@@ -148,6 +155,12 @@ def check_item_options(options: argparse.Namespace) -> None:
     check_folder("--to", options.to)
 
 
+def task_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `Tasks` for the given options of TASK_SETTINGS."""
+    given = vars(options)
+    return {argument: given[name] for name, argument in TASK_SETTINGS.items() if name in given}
+
+
 def _split(options: argparse.Namespace) -> Split:
     return "eval" if options.items == EVAL else "train"
 
@@ -191,7 +204,7 @@ class _Items:
 def _training(options: argparse.Namespace) -> _Items:
     given = {name: value for name, value in vars(options).items() if name in TRAINING_DEFAULTS}
     settings = {**TRAINING_DEFAULTS, **given}
-    with Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks:
+    with Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks:
         drawn = training_items(tasks, settings["seed"])
         problems = _different(drawn, options.items)
         return _Items("train", problems, tasks.version, settings)
@@ -202,7 +215,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
     settings = {}
     for name, option in EVAL_OPTIONS.items():
         settings[option.argument] = given.get(name, option.default)
-    with Tasks(options.tasks) as tasks:
+    with Tasks(options.tasks, **task_settings(options)) as tasks:
         held_out = HeldOut(tasks, **settings, show_progress=True)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
@@ -296,6 +309,7 @@ def write_items(options: argparse.Namespace) -> None:
         items=items,
         options=options,
         rates=rates,
+        task_settings=task_settings(options),
         version=__version__,
     )
     kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"

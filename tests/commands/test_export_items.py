@@ -24,7 +24,7 @@ from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
 from reasoning_gym_environment.settings import EvaluationSettings
 
-from ..hostile_answers import HOSTILE_ANSWERS
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..in_process import InProcessGenerator, InProcessGrader
 
 # Items with tuples, with keys that are no texts, and without an answer.
@@ -233,6 +233,28 @@ def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_worker
         assert len(counts) >= expected and (len(counts) == 1) == (expected == 1)
         listed = ", ".join(f"{level} ({counts[level]})" for level in sorted(counts))
         assert f"| chain_sum | 20 | {listed} |" in (folder / "README.md").read_text()
+
+
+def test_a_folder_has_tasks_of_ones_own_and_other_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_datasets: None
+) -> None:
+    overrides = '{"chain_sum": {"min_terms": 2, "max_terms": 2}}'
+    modules = ("--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK)
+    chosen = ("--complexity", "none", "--format", "nemo-gym")
+    sums = export_items(
+        tmp_path / "sums", "--items", "3", *chosen, "--tasks", "chain_sum", "--task-overrides", overrides
+    )
+    configs = [json.loads(row["metadata"]["recipe"]["config"]) for row in read(sums, "nemo-gym", "train")]
+    assert {config["max_terms"] for config in configs} == {2}
+    own = export_items(tmp_path / "own", "--items", "1", *chosen, "--tasks", ATTACK_TASK, *modules)
+    [row] = read(own, "nemo-gym", "train")
+    assert row["metadata"]["recipe"]["task"] == ATTACK_TASK
+    # The Python of the card serves the task too.
+    monkeypatch.chdir(own)
+    [code] = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
+    capsys.readouterr()
+    exec(code.replace("42", "right"), {})
+    assert capsys.readouterr().out == "1.0\n"
 
 
 @pytest.mark.parametrize("split", ["train", "eval"])
