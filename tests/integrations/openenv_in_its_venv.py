@@ -25,6 +25,7 @@ from reasoning_gym_environment.integrations.openenv import Groups
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
+from tests.support import PATIENCE_S
 
 ATTACKED = {"task": ATTACK_TASK, "seed": 3}
 """The arguments of `reset` for a task whose question is not held out."""
@@ -149,7 +150,7 @@ async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp
     with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)
         held_out = [problem.question for problem in await HeldOut(tasks).problems_async()]
-    async with GenericEnvClient(base_url=address) as env:
+    async with GenericEnvClient(base_url=address, message_timeout_s=PATIENCE_S) as env:
         for group in groups:
             question = group.problem.question
             arguments = {"split": "eval", "index": held_out.index(question)} if question in held_out else ATTACKED
