@@ -29,7 +29,13 @@ from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent
 from .wheel import build_wheel
 
-LONGEST_FIRST = ("tests/slow/test_faults.py", "tests/golden", "tests/slow", "tests/test_cli.py")
+LONGEST_FIRST = (
+    "tests/integrations/test_real_libraries.py",
+    "tests/slow/test_faults.py",
+    "tests/golden",
+    "tests/slow",
+    "tests/test_cli.py",
+)
 """Files that take minutes: begun last, one of them would be waited for by cores that have nothing left to do."""
 
 

@@ -1,4 +1,4 @@
-"""The OpenEnv environment behind its real server and client; run by test_trl.py, where openenv is installed."""
+"""The OpenEnv environment behind its real server and client; run by test_real_libraries.py, from the wheel."""
 
 from __future__ import annotations
 

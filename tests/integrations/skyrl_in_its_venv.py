@@ -1,4 +1,4 @@
-"""The environment in the real skyrl-gym, called as SkyRL's generator calls it; run by test_skyrl.py.
+"""The environment in the real skyrl-gym, called as SkyRL's generator calls it; run by test_real_libraries.py.
 
 There is no model and no trainer. The completions are those of tests/integrations/completions.py.
 """

@@ -1,4 +1,4 @@
-"""The reward function for verl, without verl. In .venv-verl, verl_in_its_venv.py tests it with the real library."""
+"""The reward function for verl, without verl. verl_in_its_venv.py tests it with the real library."""
 
 from __future__ import annotations
 

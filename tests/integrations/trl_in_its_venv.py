@@ -1,4 +1,4 @@
-"""What TRL's real trainer does with GRPOTasks; run by test_trl.py, where trl and torch are installed.
+"""What TRL's real trainer does with GRPOTasks; run by test_real_libraries.py, where trl and torch are installed.
 
 The model is tiny and random, and what it would say is scripted: sums, most of them right, so that levels rise.
 """

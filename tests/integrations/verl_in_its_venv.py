@@ -1,4 +1,4 @@
-"""The reward function in verl's real dataset, reward managers, reward workers and replay buffer; run by test_verl.py.
+"""The reward function in the real verl: dataset, reward managers and workers, replay buffer (test_real_libraries.py).
 
 There is no model and no GPU. The completions are those of tests/integrations/completions.py.
 """
