@@ -42,12 +42,12 @@ $(VENV)-trl/.installed: requirements-openenv.txt requirements-trl.txt requiremen
 	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-# One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core).
-$(VENV)-%/.installed: requirements-%.txt pyproject.toml | $(VENV)/.python
+# One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core). Tests
+# install the wheel in fresh environments, which find the libraries here (tests/wheel.py).
+$(VENV)-%/.installed: requirements-%.txt | $(VENV)/.python
 	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
-	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python

@@ -27,8 +27,15 @@ from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader
 from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent
+from .wheel import build_wheel
 
-LONGEST_FIRST = ("tests/slow/test_faults.py", "tests/golden", "tests/slow", "tests/test_cli.py")
+LONGEST_FIRST = (
+    "tests/integrations/test_real_libraries.py",
+    "tests/slow/test_faults.py",
+    "tests/golden",
+    "tests/slow",
+    "tests/test_cli.py",
+)
 """Files that take minutes: begun last, one of them would be waited for by cores that have nothing left to do."""
 
 
@@ -46,6 +53,12 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

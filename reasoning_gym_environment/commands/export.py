@@ -37,7 +37,19 @@ from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import check_folder, positive, share
 from .dataset_folder import CARD, Upload, check_is_new, write_card
-from .export_items import DEFAULT_ITEM_FORMAT, add_options, any_complexity, check_item_options, write_items
+from .export_items import (
+    DEFAULT_ITEM_FORMAT,
+    EVAL,
+    EVAL_OPTIONS,
+    ITEM_OPTIONS,
+    TASK_SETTINGS,
+    TRAINING_DEFAULTS,
+    add_options,
+    any_complexity,
+    check_item_options,
+    task_settings,
+    write_items,
+)
 from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
 
@@ -47,7 +59,8 @@ CARD_TEMPLATE = "dataset_card.md.j2"
 KEPT = ("task", "category", "level", "index", "seed")
 THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n<answer>{answer}</answer>"
 """The completion of an example for a cold start. It teaches the form of an answer, not how to think."""
-EXAMPLE_DEFAULTS = {"complexity": 0.0, "seed": 42}
+COMPLETION_DEFAULTS: Mapping[str, Any] = {"min_score": 1.0, "per_question": 1}
+EXAMPLE_DEFAULTS: Mapping[str, Any] = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200
 """The command gives up after this many items in a row without a reference answer."""
 
@@ -81,9 +94,31 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise EnvironmentSetupError(f"--format {options.format} has no completions: add --items N or --items eval.")
     if options.public and not options.push_to_hub:
         raise EnvironmentSetupError("--public: expected --push-to-hub REPO too.")
+    _check_used(options)
     if options.items:
         check_item_options(options)
-    return options
+    defaults = {"tasks": "", **COMPLETION_DEFAULTS}
+    return argparse.Namespace(**{**defaults, **vars(options)})
+
+
+def _check_used(options: argparse.Namespace) -> None:
+    """Raise EnvironmentSetupError for options that this kind of export would ignore."""
+    if options.items == EVAL:
+        kind = "--items eval"
+        used = {*ITEM_OPTIONS, *EVAL_OPTIONS}
+    elif options.items:
+        kind = "--items N"
+        used = {*ITEM_OPTIONS, *TRAINING_DEFAULTS}
+    elif options.cold_start:
+        kind = "--cold-start"
+        used = {"tasks", *TASK_SETTINGS, *EXAMPLE_DEFAULTS}
+    else:
+        kind = "An export of completions"
+        used = {*COMPLETION_DEFAULTS}
+    optional = [*COMPLETION_DEFAULTS, *ITEM_OPTIONS, *TRAINING_DEFAULTS, *EVAL_OPTIONS]
+    unused = [f"--{name.replace('_', '-')}" for name in optional if name in options and name not in used]
+    if unused:
+        raise EnvironmentSetupError(f"{kind} does not use {', '.join(unused)}. Remove the option.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,14 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--min-score",
         type=share,
-        default=1.0,
+        default=argparse.SUPPRESS,
         metavar="SCORE",
         help="lowest verifier's score of a good completion, 0 to 1 (default: 1, full credit)",
     )
     add(
         "--per-question",
         type=positive,
-        default=1,
+        default=argparse.SUPPRESS,
         metavar="N",
         help="most good completions of the same question (default: 1)",
     )
@@ -145,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
     chosen.add_argument(
         "--tasks",
-        default="",
+        default=argparse.SUPPRESS,
         help="names, globs or category:NAME, comma-separated (default: all tasks)",
     )
     chosen.add_argument(
@@ -161,6 +196,24 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
+    )
+    chosen.add_argument(
+        "--task-modules",
+        default=argparse.SUPPRESS,
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
+    chosen.add_argument(
+        "--allow-unguarded-tasks",
+        default=argparse.SUPPRESS,
+        metavar="TASKS",
+        help="tasks of your own to export although their verifiers run the answer as code",
+    )
+    chosen.add_argument(
+        "--task-overrides",
+        default=argparse.SUPPRESS,
+        metavar="JSON",
+        help="parameters of individual tasks, as in the setting task_overrides",
     )
     return parser
 
@@ -190,7 +243,7 @@ def _write_examples(options: argparse.Namespace) -> None:
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
-        Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks,
+        Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
         path.open("w", encoding="utf-8") as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)

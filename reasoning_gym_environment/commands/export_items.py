@@ -43,6 +43,16 @@ DEFAULT_ITEM_FORMAT = "hf"
 MAX_REPEATS = 500
 """The command gives up after this many training items in a row whose questions have rows already."""
 
+TASK_SETTINGS = {
+    "task_modules": "modules",
+    "allow_unguarded_tasks": "allow_unguarded",
+    "task_overrides": "overrides",
+}
+"""Settings of a run that are options of `export` too, with their names as arguments of `Tasks`."""
+
+ITEM_OPTIONS = ("tasks", "pass_rates", *TASK_SETTINGS)
+"""Options of both kinds of items."""
+
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
 
 
@@ -82,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--pass-rates",
         type=Path,
+        default=argparse.SUPPRESS,
         metavar="SAMPLES",
         help="results of `evaluate`: add the model's share of right completions for each question, or for each task "
         "and level of training items",
@@ -137,16 +148,17 @@ def check_item_options(options: argparse.Namespace) -> None:
         raise EnvironmentSetupError("--items takes neither PATH nor --cold-start: write each to a folder of its own.")
     if options.format not in ITEM_FORMATS:
         raise EnvironmentSetupError(f"--items: expected --format {', '.join(ITEM_FORMATS)}, got {options.format}.")
-    unused: Iterable[str] = TRAINING_DEFAULTS if options.items == EVAL else EVAL_OPTIONS
-    given = [f"--{name.replace('_', '-')}" for name in unused if name in options]
-    if given:
-        kind = EVAL if options.items == EVAL else "N"
-        raise EnvironmentSetupError(f"--items {kind} does not use {', '.join(given)}. Remove the option.")
     form = ITEM_FORMATS[options.format]
     if form.is_parquet:
         importlib.import_module("pyarrow")
     check_is_new(options.to, form.files[_split(options)])
     check_folder("--to", options.to)
+
+
+def task_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `Tasks` for the given options of TASK_SETTINGS."""
+    given = vars(options)
+    return {argument: given[name] for name, argument in TASK_SETTINGS.items() if name in given}
 
 
 def _split(options: argparse.Namespace) -> Split:
@@ -192,7 +204,7 @@ class _Items:
 def _training(options: argparse.Namespace) -> _Items:
     given = {name: value for name, value in vars(options).items() if name in TRAINING_DEFAULTS}
     settings = {**TRAINING_DEFAULTS, **given}
-    with Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks:
+    with Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks:
         drawn = training_items(tasks, settings["seed"])
         problems = _different(drawn, options.items)
         return _Items("train", problems, tasks.version, settings)
@@ -203,7 +215,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
     settings = {}
     for name, option in EVAL_OPTIONS.items():
         settings[option.argument] = given.get(name, option.default)
-    with Tasks(options.tasks) as tasks:
+    with Tasks(options.tasks, **task_settings(options)) as tasks:
         held_out = HeldOut(tasks, **settings, show_progress=True)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
@@ -278,7 +290,7 @@ def _shares(samples: Iterable[Sample], key_of: Callable[[Sample], Hashable]) -> 
 
 def write_items(options: argparse.Namespace) -> None:
     """Write the items that the options name, and their card. Raises EnvironmentSetupError if there are none."""
-    rates = None if options.pass_rates is None else PassRates.read(options.pass_rates)
+    rates = PassRates.read(options.pass_rates) if "pass_rates" in options else None
     # reasoning-gym prints to standard output.
     with library.stdout_to_stderr():
         items = _held_out(options) if options.items == EVAL else _training(options)
@@ -297,6 +309,7 @@ def write_items(options: argparse.Namespace) -> None:
         items=items,
         options=options,
         rates=rates,
+        task_settings=task_settings(options),
         version=__version__,
     )
     kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"

@@ -24,7 +24,7 @@ from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
 from reasoning_gym_environment.settings import EvaluationSettings
 
-from ..hostile_answers import HOSTILE_ANSWERS
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..in_process import InProcessGenerator, InProcessGrader
 
 # Items with tuples, with keys that are no texts, and without an answer.
@@ -235,6 +235,28 @@ def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_worker
         assert f"| chain_sum | 20 | {listed} |" in (folder / "README.md").read_text()
 
 
+def test_a_folder_has_tasks_of_ones_own_and_other_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_datasets: None
+) -> None:
+    overrides = '{"chain_sum": {"min_terms": 2, "max_terms": 2}}'
+    modules = ("--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK)
+    chosen = ("--complexity", "none", "--format", "nemo-gym")
+    sums = export_items(
+        tmp_path / "sums", "--items", "3", *chosen, "--tasks", "chain_sum", "--task-overrides", overrides
+    )
+    configs = [json.loads(row["metadata"]["recipe"]["config"]) for row in read(sums, "nemo-gym", "train")]
+    assert {config["max_terms"] for config in configs} == {2}
+    own = export_items(tmp_path / "own", "--items", "1", *chosen, "--tasks", ATTACK_TASK, *modules)
+    [row] = read(own, "nemo-gym", "train")
+    assert row["metadata"]["recipe"]["task"] == ATTACK_TASK
+    # The Python of the card serves the task too.
+    monkeypatch.chdir(own)
+    [code] = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
+    capsys.readouterr()
+    exec(code.replace("42", "right"), {})
+    assert capsys.readouterr().out == "1.0\n"
+
+
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_pass_rates_are_of_the_question_or_of_the_level(
     split: str, rows: Rows, tmp_path: Path, in_process_workers: None, capsys: pytest.CaptureFixture[str]
@@ -270,6 +292,14 @@ def test_pass_rates_are_of_the_question_or_of_the_level(
         (["--format", "verl"], "--format verl has no completions: add --items"),
         (["--items", "eval", "--seed", "1"], "--items eval does not use --seed"),
         (["--items", "3", "--eval-seed", "1", "--eval-tasks", "2"], "does not use --eval-tasks, --eval-seed"),
+        (["--items", "3", "--min-score", "0.5"], "--items N does not use --min-score. Remove the option."),
+        (["--items", "eval", "--per-question", "2"], "--items eval does not use --per-question. Remove the option."),
+        (
+            ["--cold-start", "3", "--min-score", "1", "--eval-seed", "1"],
+            "--cold-start does not use --min-score, --eval-",
+        ),
+        (["PATH", "--pass-rates", "x", "--seed", "1"], "An export of completions does not use --pass-rates, --seed."),
+        (["PATH", "--tasks", "gcd", "--eval-complexity", "1"], "completions does not use --tasks, --eval-complexity."),
         (["--items", "3", "--public"], "--public: expected --push-to-hub"),
         (["--items", "20", "--tasks", "coin_flip", "--complexity", "0"], "expected 20 different questions, but"),
         (["--items", "3", "--pass-rates", "nowhere"], "nowhere does not exist"),

@@ -1,36 +1,121 @@
-"""Completions, and what each earns through every way in, from Python to SkyRL.
+"""Completions, and the reward of each through every integration, from Python to SkyRL.
 
-Not a test. Each way's own test draws an item as that way does, and asks for the rewards of this table.
+Not a test. Each integration gets the same 200 completions of 20 held-out questions, and attacks on a task that executes
+its answers. Its own test compares the rewards with this table.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.hostile_answers import HOSTILE_ANSWERS, RIGHT
+from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
 
-TASKS = ("chain_sum", "countdown")
-REWARDS = {
-    "<answer>{}</answer>": 1.0,
-    "<think>so</think> <answer>**{}**</answer>": 1.0,
-    "<answer>0</answer> no, <answer>{}</answer>": 0.0,
-    "<answer>about {}, or 0</answer>": 0.0,
-    "<answer>no idea</answer>": 0.0,
-    "{}": 0.0,
-    "": 0.0,
-}
-"""By the right answer's place, for each of `TASKS`."""
+TASKS = (
+    "base_conversion",
+    "basic_arithmetic",
+    "caesar_cipher",
+    "chain_sum",
+    "complex_arithmetic",
+    "countdown",
+    "decimal_arithmetic",
+    "intermediate_integration",
+    "knights_knaves",
+    "leg_counting",
+    "letter_counting",
+    "mini_sudoku",
+    "number_sorting",
+    "polynomial_equations",
+    "puzzle24",
+    "rotate_matrix",
+    "simple_equations",
+    "spell_backward",
+    "time_intervals",
+    "word_sorting",
+)
+"""Tasks with numbers, words, tables and formulas as answers. The verifiers of seven of them evaluate an answer."""
+
+SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
+"""The settings of `Tasks` that serve ATTACK_TASK too."""
+
+NUM_COMPLETIONS = 200
+
+RIGHT_FORMS = (
+    "<answer>{answer}</answer>",
+    "<think>so</think> <answer>**{answer}**</answer>",
+    "<think>so</think>\n<answer>\n{answer}\n</answer>",
+    "<answer>$\\boxed{{{answer}}}$</answer>",
+    "<answer>`{answer}`</answer>",
+    "<answer>The answer is {answer}</answer>",
+    "<answer>{answer}.</answer>",
+    "<ANSWER>{answer}</ANSWER>",
+)
+WRONG_FORMS = (
+    "<answer>no idea</answer>",
+    "<answer>{other}</answer>",
+    "<answer>about {answer}, or 0</answer>",
+    "",
+    "{answer}",
+    "<answer>0</answer> no, <answer>{answer}</answer>",
+    "<think>{answer}</think>",
+    "<think><answer>{answer}</answer>",
+    "<answer>{answer}",
+    "<answer></answer>",
+    "<answer>{answer} {answer}</answer>",
+    "<answer>not {answer}</answer>",
+)
+"""`other` is the answer of another question."""
+
+EACH_HONEST = 3
+EACH_HOSTILE = 4
 
 
-def expected(answer: str, marker: Path) -> dict[str, float | None]:
-    """The completions of an item with this right answer, hostile ones among them, and their rewards."""
+@dataclass(frozen=True)
+class Group:
+    """A question, its completions, and the reward of each. The reward of a completion without a score is None."""
+
+    problem: PromptedProblem
+    rewards: dict[str, float | None]
+
+    @property
+    def completions(self) -> list[str]:
+        return list(self.rewards)
+
+
+def all_groups(tasks: Tasks, marker: Path) -> list[Group]:
+    """The groups of `shared_groups`, and the group of attacks. `tasks` serves TASKS and ATTACK_TASK."""
+    return [*shared_groups(tasks, marker), attack_group(tasks, marker)]
+
+
+def shared_groups(tasks: Tasks, marker: Path) -> list[Group]:
+    """A held-out question of each of TASKS, each with ten completions. `marker` must never come to exist."""
+    problems = HeldOut(tasks, eval_tasks=TASKS, per_task=1).problems
     hostile = [text.replace("<marker>", str(marker)).replace("<port>", "9") for text in HOSTILE_ANSWERS.values()]
-    honest: dict[str, float | None] = {text.format(answer): reward for text, reward in REWARDS.items()}
-    return {**honest, **{f"<answer>{text}</answer>": 0.0 for text in hostile}}
+    groups = []
+    for number, problem in enumerate(problems):
+        answers = {"answer": problem.entry["answer"], "other": problems[number - 1].entry["answer"]}
+        rewards: dict[str, float | None] = {}
+        for form in _turn(RIGHT_FORMS, number, EACH_HONEST):
+            rewards[form.format(**answers)] = 1.0
+        for form in _turn(WRONG_FORMS, number, EACH_HONEST):
+            rewards[form.format(**answers)] = 0.0
+        for text in _turn(hostile, number, EACH_HOSTILE):
+            rewards[f"<answer>{text}</answer>"] = 0.0
+        groups.append(Group(problem, rewards))
+    assert sum(len(group.rewards) for group in groups) == NUM_COMPLETIONS
+    return groups
 
 
-def expected_of_attacks(marker: Path) -> dict[str, float | None]:
-    """The same for ATTACK_TASK, which executes its answers: what it could not score is None, and not 0."""
+def _turn(choices: tuple[str, ...] | list[str], turn: int, count: int) -> list[str]:
+    """The next `count` choices, in a circle."""
+    first = turn * count
+    return [choices[index % len(choices)] for index in range(first, first + count)]
+
+
+def attack_group(tasks: Tasks, marker: Path) -> Group:
+    """The same for ATTACK_TASK, which executes its answers. A completion that could not be scored is not wrong."""
     answers = {
         RIGHT: 1.0,
         f"__import__('os').system('touch {marker}')": None,
@@ -39,4 +124,5 @@ def expected_of_attacks(marker: Path) -> dict[str, float | None]:
         "import os; os._exit(0)": None,
         "x" * 300_000: 0.0,
     }
-    return {f"<answer>{answer}</answer>": reward for answer, reward in answers.items()}
+    rewards = {f"<answer>{answer}</answer>": reward for answer, reward in answers.items()}
+    return Group(tasks.draw(ATTACK_TASK, seed=3), rewards)

@@ -1,4 +1,4 @@
-"""The OpenEnv environment behind its real server and client; run by test_trl.py, where openenv is installed."""
+"""The OpenEnv environment behind its real server and client; run by test_real_libraries.py, from the wheel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ import trl
 from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
-from reasoning_gym_environment import Tasks
+from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.openenv import Groups
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
+from tests.support import PATIENCE_S
+
+ATTACKED = {"task": ATTACK_TASK, "seed": 3}
+"""The arguments of `reset` for a task whose question is not held out."""
 
 
 @contextmanager
@@ -141,17 +145,20 @@ def test_a_group_is_observed_once_when_its_last_session_has_finished() -> None:
     assert stream.observed == [(1, [1.0, None, 0.0]), (2, [1.0])]
 
 
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp_path: Path, task: str) -> None:
-    with Tasks(TASKS) as tasks:
-        answer = "" if task == ATTACK_TASK else tasks.draw(task, 7).entry["answer"]
+async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp_path: Path) -> None:
     marker = tmp_path / "touched"
-    wanted = expected(answer, marker) if answer else expected_of_attacks(marker)
-    async with GenericEnvClient(base_url=address) as env:
-        for completion, reward in wanted.items():
-            await env.reset(task=task, seed=7)
-            done = await env.step({"completion": completion})
-            assert done.reward == reward, (completion[:200], done.reward, done.observation["reason"])
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+        groups = await asyncio.to_thread(all_groups, tasks, marker)
+        held_out = [problem.question for problem in await HeldOut(tasks).problems_async()]
+    async with GenericEnvClient(base_url=address, message_timeout_s=PATIENCE_S) as env:
+        for group in groups:
+            question = group.problem.question
+            arguments = {"split": "eval", "index": held_out.index(question)} if question in held_out else ATTACKED
+            for completion, reward in group.rewards.items():
+                asked = (await env.reset(**arguments)).observation
+                assert asked["messages"][1]["content"] == question
+                done = await env.step({"completion": completion})
+                assert done.reward == reward, (completion[:200], done.reward, done.observation["reason"])
     assert not marker.exists()
 
 

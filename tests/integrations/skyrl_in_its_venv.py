@@ -1,4 +1,4 @@
-"""The environment in the real skyrl-gym, called as SkyRL's generator calls it; run by test_skyrl.py.
+"""The environment in the real skyrl-gym, called as SkyRL's generator calls it; run by test_real_libraries.py.
 
 There is no model and no trainer. The completions are those of tests/integrations/completions.py.
 """
@@ -31,11 +31,10 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.recipe import RecentItems
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.hostile_answers import ATTACK_TASK
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "skyrl.md"
-SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
 THINKING_OPENED = "with_thinking_opened"
 SLOW = "<answer>while True: pass</answer>"
 NAN = math.nan
@@ -54,8 +53,9 @@ def items() -> Iterator[RecentItems]:
 @pytest.fixture(scope="module")
 def problems() -> dict[str, PromptedProblem]:
     """A problem of each task, by its task."""
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
-        return {task: tasks.draw(task, seed=3) for task in (*TASKS, ATTACK_TASK)}
+    names = ("chain_sum", "countdown", ATTACK_TASK)
+    with Tasks(names, **SETTINGS) as tasks:
+        return {task: tasks.draw(task, seed=3) for task in names}
 
 
 @dataclass(frozen=True)
@@ -104,25 +104,22 @@ def run_all(problem: PromptedProblem, texts: list[str]) -> list[Episode]:
         return list(executor.map(lambda text: run(problem, text), texts))
 
 
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-def test_completions_earn_what_they_earn_everywhere(
-    task: str, problems: dict[str, PromptedProblem], tmp_path: Path
-) -> None:
+def test_completions_earn_what_they_earn_everywhere(tmp_path: Path) -> None:
     marker = tmp_path / "touched"
-    problem = problems[task]
-    is_attack = task == ATTACK_TASK
-    wanted = expected_of_attacks(marker) if is_attack else expected(problem.entry["answer"], marker)
-    episodes = run_all(problem, [*wanted])
-    assert [episode.reward for episode in episodes] == [*wanted.values()]
-    assert any(reward is None for reward in wanted.values()) == is_attack
-    for episode in episodes:
-        metadata = episode.output["metadata"]
-        assert (metadata["task"], metadata["level"]) == (task, problem.level)
-        is_unscored = episode.reward is None
-        assert metadata["unscored"] == is_unscored
-        assert (metadata["score"] is None) == is_unscored
-        assert (metadata["score"] == 1.0) == (episode.reward == 1.0)
-        assert metadata["reason"] or not is_unscored
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+        groups = all_groups(tasks, marker)
+    for group in groups:
+        problem = group.problem
+        episodes = run_all(problem, group.completions)
+        assert [episode.reward for episode in episodes] == list(group.rewards.values())
+        for episode in episodes:
+            metadata = episode.output["metadata"]
+            assert (metadata["task"], metadata["level"]) == (problem.task, problem.level)
+            is_unscored = episode.reward is None
+            assert metadata["unscored"] == is_unscored
+            assert (metadata["score"] is None) == is_unscored
+            assert (metadata["score"] == 1.0) == (episode.reward == 1.0)
+            assert metadata["reason"] or not is_unscored
     assert not marker.exists()
 
 

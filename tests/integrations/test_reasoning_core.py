@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
-from ..support import PATIENCE_S, child_environment
+from ..wheel import add_tests, fresh_environment, libraries_of, run
 
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv-core" / "bin" / "python"
 TASKS = (
     "core_graph_pathfinding",
     "core_logic_derivation",
@@ -30,21 +27,14 @@ UNGUARDED = (
 
 
 @pytest.mark.slow
-def test_its_generators_are_tasks_like_others(tmp_path: Path) -> None:
-    if not PYTHON.exists():
-        pytest.fail(f"{PYTHON} is missing: `make test-slow` sets it up, and so does `make .venv-core/.installed`.")
+def test_its_generators_are_tasks_like_others(wheel: Path, tmp_path: Path) -> None:
+    python = fresh_environment(tmp_path / "environment", libraries_of(".venv-core"), wheel)
+    add_tests(python)
     marker = tmp_path / "touched"
-    done = subprocess.run(
-        [PYTHON, "-m", "tests.integrations.reasoning_core_in_its_venv", ",".join(TASKS), str(marker)],
-        cwd=ROOT,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    module = "tests.integrations.reasoning_core_in_its_venv"
+    reported = run(python, "-m", module, ",".join(TASKS), marker, cwd=tmp_path, PYTHONSAFEPATH="1")
+    [results] = [line for line in reported.splitlines() if line.startswith('{"tasks"')]
+    found = json.loads(results)
     assert found["tasks"].keys() == {*TASKS}
     for task, figures in found["tasks"].items():
         # The same seed makes the same item again in a worker process.

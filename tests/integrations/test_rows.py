@@ -12,14 +12,13 @@ import pytest
 from reasoning_gym_environment import Tasks, grade_rows, row_rewards
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.integrations.recipe import Recipe
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.hostile_answers import ATTACK_TASK
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[Tasks]:
-    chosen = [*TASKS, ATTACK_TASK]
-    with Tasks(chosen, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as made:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as made:
         yield made
 
 
@@ -29,21 +28,22 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {**columns, "prompts": [[]] * len(rows), "pass_rate": [None] * len(rows)}
 
 
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-def test_a_completion_earns_here_what_it_earns_elsewhere(
-    task: str, tasks: Tasks, tmp_path: Path, own_datasets: None
-) -> None:
+def test_a_completion_earns_here_what_it_earns_elsewhere(tasks: Tasks, tmp_path: Path, own_datasets: None) -> None:
     marker = tmp_path / "touched"
-    problem = tasks.draw(task, 7)
-    wanted = expected_of_attacks(marker) if task == ATTACK_TASK else expected(problem.entry["answer"], marker)
-    rows = [Recipe.of(problem).as_row()] * len(wanted)
-    grades = grade_rows(tasks, rows, list(wanted))
-    assert [grade.reward for grade in grades] == list(wanted.values())
-    completions = [[{"role": "assistant", "content": text}] for text in wanted]
-    rewards = row_rewards(tasks)
-    assert rewards.__name__ == "reasoning_gym"
-    assert rewards(completions=completions, **columns_of(rows)) == list(wanted.values())
-    assert rewards(completions=list(wanted), **columns_of(rows)) == list(wanted.values())
+    rows: list[dict[str, Any]] = []
+    rewards: dict[tuple[int, str], float | None] = {}
+    for number, group in enumerate(all_groups(tasks, marker)):
+        for completion, reward in group.rewards.items():
+            rows.append(Recipe.of(group.problem).as_row())
+            rewards[number, completion] = reward
+    texts = [text for _, text in rewards]
+    grades = grade_rows(tasks, rows, texts)
+    assert [grade.reward for grade in grades] == list(rewards.values())
+    function = row_rewards(tasks)
+    assert function.__name__ == "reasoning_gym"
+    conversations = [[{"role": "assistant", "content": text}] for text in texts]
+    for completions in (texts, conversations):
+        assert function(completions=completions, **columns_of(rows)) == list(rewards.values())
     assert not marker.exists()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -16,11 +14,7 @@ from fastapi.testclient import TestClient
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import missing_extra
 from reasoning_gym_environment.integrations.servers import build_app
-from reasoning_gym_environment.records import plain
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from tests.env_support import rollout
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.hostile_answers import ENTRY
 
 TOO_DEEP = 700 if sys.version_info < (3, 12) else 6000
 """Levels of nesting that JSON can carry here and pickle cannot. C code has its own limit since Python 3.12."""
@@ -30,50 +24,6 @@ TOO_DEEP = 700 if sys.version_info < (3, 12) else 6000
 def tasks() -> Iterator[Tasks]:
     with Tasks("chain_sum,countdown,jugs") as tasks:
         yield tasks
-
-
-@pytest.fixture(scope="module")
-def attacked() -> Iterator[Tasks]:
-    with Tasks(ATTACK_TASK, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
-        yield tasks
-
-
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
-    task: str, tmp_path: Path, request: pytest.FixtureRequest, own_datasets: None, make_real_env: Callable[..., Any]
-) -> None:
-    attack, marker = task == ATTACK_TASK, tmp_path / "touched"
-    tasks = request.getfixturevalue("attacked" if attack else "tasks")
-    problem = tasks.draw(task, 7)
-    wanted = expected_of_attacks(marker) if attack else expected(problem.entry["answer"], marker)
-    completions, rewards = list(wanted), list(wanted.values())
-    assert [grade.reward for grade in await tasks.grade_async(problem, completions)] == rewards
-
-    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    item = json.loads(json.dumps(plain(problem.entry)))
-    recipe = {"seed": problem.seed, "config": plain(dict(problem.config))}
-    groups = [{"task": task, "completions": completions, **given} for given in (recipe, {"item": item})]
-    for found in client.post("/grade", content=json.dumps(groups)).json():
-        assert [grade["reward"] for grade in found] == rewards
-        assert all(grade["reason"] for grade in found if grade["reward"] is None)
-    for completion, reward in wanted.items():
-        response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}
-        body = {**item, "metadata": {**item["metadata"], "source_dataset": task}, "response": response, "id": 3}
-        verified = client.post("/verify", content=json.dumps(body)).json()
-        assert [verified[name] for name in ("reward", "score", "task_name", "id")] == [reward, reward, task, 3]
-
-    chosen = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK}
-    env = make_real_env(
-        include_tasks=f"chain_sum,{task}", eval_tasks="chain_sum", partial_credit="exact", **(chosen if attack else {})
-    )
-    await env.setup()
-    dataset = library.create_dataset(task, seed=0, size=1, **problem.config)
-    asked = problem.messages, problem.entry, dataset
-    said = [[*problem.messages, {"role": "assistant", "content": completion}] for completion in completions]
-    group = await env.score([rollout(asked, "", messages=messages) for messages in said])
-    pairs = zip(group["scores"], group["overrides"], strict=True)
-    assert [None if override else score for score, override in pairs] == rewards
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize(("depth", "reward"), [(300, 1.0), (TOO_DEEP, None)])

@@ -19,10 +19,10 @@ from reasoning_gym_environment.sampling.item_maker import is_held_out
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, child_environment
-from .completions import TASKS, expected, expected_of_attacks
+from ..wheel import fresh_environment, libraries_of
+from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / ".venv-verifiers" / "bin"
 PAGE = (ROOT / "docs" / "prime_rl.md").read_text(encoding="utf-8")
 
 ENV_SERVER = """
@@ -101,19 +101,26 @@ class Student:
         return next(self._next[question])
 
 
-def of_library(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    if not (BIN / "vf-eval").exists():
-        pytest.fail(f"{BIN} has no verifiers: make .venv-verifiers/.installed (Python 3.11 or newer).")
-    command = [str(BIN / arguments[0]), *arguments[1:]]
-    environment = child_environment(PRIME_API_KEY="", HOME=str(cwd))
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment with the wheel and the library."""
+    home = tmp_path_factory.mktemp("installed") / "environment"
+    return fresh_environment(home, libraries_of(".venv-verifiers"), wheel, extras="verifiers")
+
+
+def of_library(python: Path, arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A program of the library, or a file in `cwd`. Both get the package from the wheel."""
+    program = libraries_of(".venv-verifiers") / "bin" / arguments[0]
+    command = [python, program if program.exists() else arguments[0], *arguments[1:]]
+    environment = child_environment(PRIME_API_KEY="", HOME=str(cwd), PYTHONPATH="")
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
     )
 
 
-def evaluated(cwd: Path, command: str) -> list[dict[str, Any]]:
+def evaluated(python: Path, cwd: Path, command: str) -> list[dict[str, Any]]:
     """The traces of the library's own command."""
-    done = of_library(shlex.split(command), cwd)
+    done = of_library(python, shlex.split(command), cwd)
     assert done.returncode == 0, done.stderr
     [file] = cwd.rglob("traces.jsonl")
     return [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
@@ -143,7 +150,7 @@ def asked(problems: Iterable[PromptedProblem], *wrong: str) -> dict[str, list[st
 
 @pytest.mark.slow
 def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade_pays(
-    tmp_path: Path, byte_tokenizer: Any
+    python: Path, tmp_path: Path, byte_tokenizer: Any
 ) -> None:
     marker = tmp_path / "touched"
     hostile = HOSTILE_ANSWERS["shell"].replace("<marker>", str(marker))
@@ -153,7 +160,7 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
             asked(problems.values(), f"<answer>{hostile}</answer>", "I do not know.", "<answer>0</answer>")
         )
         with ThreadedMockServer(student, byte_tokenizer) as server:
-            traces = evaluated(tmp_path, on_the_page("sh", server.base_url))
+            traces = evaluated(python, tmp_path, on_the_page("sh", server.base_url))
         assert sorted(prompt_of(trace)[1]["content"] for trace in traces) == sorted([*problems] * 4)
         for trace in traces:
             problem = problems[prompt_of(trace)[1]["content"]]
@@ -166,7 +173,9 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
 
 
 @pytest.mark.slow
-def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Path, byte_tokenizer: Any) -> None:
+def test_an_environment_server_makes_the_items_of_the_stream_again(
+    python: Path, tmp_path: Path, byte_tokenizer: Any
+) -> None:
     """By the configuration on the page."""
     with Tasks("countdown,number_sorting,word_sorting,course_schedule", complexity_mode="random") as tasks:
         stream = ItemStream(tasks, seed=42, task_sampling="weighted")
@@ -174,7 +183,7 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
         with ThreadedMockServer(Student(asked(problems)), byte_tokenizer) as server:
             (tmp_path / "server.py").write_text(ENV_SERVER)
             wanted = [on_the_page("toml", ""), server.base_url, len(problems)]
-            done = of_library(["python", "server.py", json.dumps(wanted)], tmp_path)
+            done = of_library(python, ["server.py", json.dumps(wanted)], tmp_path)
         assert done.returncode == 0, done.stderr
         traces = [trace for episode in json.loads(done.stdout) for trace in episode["traces"]]
         assert [prompt_of(trace) for trace in traces] == [list(problem.messages) for problem in problems]
@@ -187,10 +196,10 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_finite_train_split_has_the_first_items_of_the_endless_split(tmp_path: Path) -> None:
+def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: Path, tmp_path: Path) -> None:
     """The finite source on the page, with fewer items."""
     (tmp_path / "splits.py").write_text(SPLITS)
-    done = of_library(["python", "splits.py", on_the_page("toml", "", 1)], tmp_path)
+    done = of_library(python, ["splits.py", on_the_page("toml", "", 1)], tmp_path)
     assert 'train_items=1000: expected split="train", got split="eval".' in done.stderr
     found = json.loads(done.stdout)
     finite = [False, False]
@@ -205,24 +214,46 @@ def test_a_finite_train_split_has_the_first_items_of_the_endless_split(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scored_is_an_error(
-    tmp_path: Path, byte_tokenizer: Any, task: str
-) -> None:
-    marker, question, wanted = tmp_path / "touched", "?", expected_of_attacks(tmp_path / "touched")
-    if task != ATTACK_TASK:
-        with Tasks(task) as tasks:
-            item = ItemStream(tasks, seed=3).next()
-        question, wanted = item.question, expected(item.entry["answer"], marker)
-    # A server's text has no lone surrogates.
-    wanted = {text: reward for text, reward in wanted.items() if text.encode(errors="ignore").decode() == text}
-    with ThreadedMockServer(Student({question: [*wanted]}), byte_tokenizer) as server:
-        grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK}"
-        chosen = f"include {task} split train train-items 1 seed 3 {grading}".split()
-        flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
-        command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
-        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -r {len(wanted)} {flags}")
-    assert {reply_of(trace): credit_of(trace) for trace in traces} == wanted
-    for trace in traces:
+def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
+    marker = tmp_path / "touched"
+    with Tasks(TASKS) as tasks:
+        groups = shared_groups(tasks, marker)
+    options = f"include {','.join(TASKS)} split eval eval-per-task 1"
+    traces = traces_of(groups, options, python, tmp_path, byte_tokenizer)
+    assert len(traces) == NUM_COMPLETIONS and all(trace["ok"] for trace in traces)
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_a_completion_that_cannot_be_scored_is_an_error(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
+    marker = tmp_path / "touched"
+    with Tasks(ATTACK_TASK, **SETTINGS) as tasks:
+        group = attack_group(tasks, marker)
+    grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK}"
+    options = f"include {ATTACK_TASK} split train train-items 1 {grading}"
+    for trace in traces_of([group], options, python, tmp_path, byte_tokenizer):
         assert trace["ok"] == (credit_of(trace) is not None) != bool(trace["metrics"]["unscored"])
     assert not marker.exists()
+
+
+def traces_of(
+    groups: list[Group], options: str, python: Path, folder: Path, byte_tokenizer: Any
+) -> list[dict[str, Any]]:
+    """The traces of the completions of these groups. Fails unless they have the rewards of the table."""
+    wanted: dict[tuple[str, str], float | None] = {}
+    for group in groups:
+        for text, reward in group.rewards.items():
+            # No server sends half a character.
+            wanted[group.problem.question, text.encode(errors="replace").decode()] = reward
+    completions: dict[str, list[str]] = {}
+    for question, text in wanted:
+        completions.setdefault(question, []).append(text)
+    names = options.split()
+    flags = [f"--env.taskset.{name} {value}" for name, value in zip(names[::2], names[1::2], strict=True)]
+    repeats = len(groups[0].rewards)
+    with ThreadedMockServer(Student(completions), byte_tokenizer) as server:
+        command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
+        traces = evaluated(python, folder, f"{command} --no-push --no-rich -r {repeats} {' '.join(flags)}")
+    found = {(prompt_of(trace)[1]["content"], reply_of(trace)): credit_of(trace) for trace in traces}
+    assert found == wanted
+    return traces

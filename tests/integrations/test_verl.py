@@ -1,4 +1,4 @@
-"""The reward function for verl, without verl. In .venv-verl, verl_in_its_venv.py tests it with the real library."""
+"""The reward function for verl, without verl. verl_in_its_venv.py tests it with the real library."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +20,6 @@ from reasoning_gym_environment.integrations.verl import UnscoredError, compute_s
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.process_table import linux_only
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PYTHON = ROOT / ".venv-verl" / "bin" / "python"
 SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
 SLOW = "<answer>while True: pass</answer>"
 RIGHT = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
@@ -184,21 +180,3 @@ def test_a_forked_process_starts_workers_of_its_own(
     process._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert score(problem, right) == RIGHT
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_real_reward_managers_and_the_real_replay_buffer() -> None:
-    if not PYTHON.exists():
-        pytest.fail(f"{PYTHON} is missing: `make test-slow` sets it up, and so does `make .venv-verl/.installed`.")
-    arguments = ["tests/integrations/verl_in_its_venv.py", "-p", "no:cacheprovider", "--show-capture", "no"]
-    done = subprocess.run(
-        [PYTHON, "-m", "pytest", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:]
-    assert re.search(r"^\.{12} ", done.stdout, re.MULTILINE), done.stdout

@@ -1,4 +1,4 @@
-"""What TRL's real trainer does with GRPOTasks; run by test_trl.py, where trl and torch are installed.
+"""What TRL's real trainer does with GRPOTasks; run by test_real_libraries.py, where trl and torch are installed.
 
 The model is tiny and random, and what it would say is scripted: sums, most of them right, so that levels rise.
 """
@@ -23,8 +23,8 @@ from reasoning_gym_environment import HeldOut, ItemStream, Tasks, row_rewards
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.trl import GRPOTasks
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.hostile_answers import ATTACK_TASK
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -148,30 +148,32 @@ def test_the_held_out_questions_are_asked_before_during_and_after(tasks: Tasks, 
     assert not {question for split, _, question in run.asked if split == "train"} & {one.question for one in held_out}
 
 
-def rewards_of(run: Run, texts: list[str], row: int = 0) -> tuple[list[float | None], dict[str, float]]:
-    """What the trainer would get for these completions of a row, and be told to log."""
-    told: dict[str, float] = {}
-    completions = [[{"role": "assistant", "content": text}] for text in texts]
-    columns = {"row": [row] * len(texts), "split": ["train"] * len(texts), "log_metric": told.__setitem__}
-    return run.gym.reward_funcs[0](completions=completions, **columns), told
-
-
-@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
-def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, task: str) -> None:
+def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "touched"
-    with Tasks(task, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
-        run = Run(tasks, arguments(tmp_path), seed=3)
-        item = ItemStream(tasks, seed=3).next()
-        assert run.gym.train_dataset[0]["prompt"][-1]["content"] == item.question
-        wanted = expected_of_attacks(marker) if task == ATTACK_TASK else expected(item.entry["answer"], marker)
-        rewards, told = rewards_of(run, [*wanted])
-        assert rewards == [*wanted.values()]
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+        groups = all_groups(tasks, marker)
+        problems = iter([group.problem for group in groups])
+        monkeypatch.setattr(ItemStream, "next", lambda _: next(problems))
+        # Each step has two rows.
+        gym = Run(tasks, arguments(tmp_path, max_steps=len(groups))).gym
+        rows: list[int] = []
+        wanted: dict[tuple[int, str], float | None] = {}
+        for number, group in enumerate(groups):
+            assert gym.train_dataset[number]["prompt"][-1]["content"] == group.problem.question
+            for text, reward in group.rewards.items():
+                rows.append(number)
+                wanted[number, text] = reward
+        completions = [[{"role": "assistant", "content": text}] for _, text in wanted]
+        told: dict[str, float] = {}
+        columns = {"row": rows, "split": ["train"] * len(rows), "log_metric": told.__setitem__}
+        rewards = gym.reward_funcs[0](completions=completions, **columns)
+        assert rewards == list(wanted.values())
         # Not scored is not wrong.
         scored = [reward for reward in rewards if reward is not None]
         assert told["percent_correct"] == sum(scored) / len(scored)
         # Plain prompts have plain completions.
         log = {"row": [0], "split": ["train"], "log_metric": lambda *_: None}
-        assert run.gym.reward_funcs[0](completions=[next(iter(wanted))], **log) == [1.0]
+        assert gym.reward_funcs[0](completions=groups[0].completions[:1], **log) == [1.0]
     assert not marker.exists()
 
 

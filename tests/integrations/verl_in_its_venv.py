@@ -1,4 +1,4 @@
-"""The reward function in verl's real dataset, reward managers, reward workers and replay buffer; run by test_verl.py.
+"""The reward function in the real verl: dataset, reward managers and workers, replay buffer (test_real_libraries.py).
 
 There is no model and no GPU. The completions are those of tests/integrations/completions.py.
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import hydra
 import numpy as np
 import pytest
@@ -38,13 +37,13 @@ from verl.workers.reward_manager import get_reward_manager_cls
 
 import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, Item, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import TASKS, expected, expected_of_attacks
+from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
 MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"
-SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
+REWARD_KWARGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
 
 
 def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
@@ -57,7 +56,7 @@ def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
     config.reward.custom_reward_function = {
         "path": "pkg://reasoning_gym_environment.integrations.verl",
         "name": "compute_score",
-        "reward_kwargs": {**SETTINGS, **reward_kwargs},
+        "reward_kwargs": {**REWARD_KWARGS, **reward_kwargs},
     }
     return config
 
@@ -68,47 +67,44 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def problems() -> list[PromptedProblem]:
-    with Tasks([*TASKS, ATTACK_TASK], modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
-        return [tasks.draw(task, seed=3) for task in (*TASKS, ATTACK_TASK)]
+def marker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file that no completion may create."""
+    marker = tmp_path_factory.mktemp("marker") / "touched"
+    yield marker
+    assert not marker.exists()
+
+
+@pytest.fixture(scope="module")
+def groups(marker: Path) -> list[Group]:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+        return [readable(group) for group in all_groups(tasks, marker)]
+
+
+def readable(group: Group) -> Group:
+    """No tokenizer gives or takes half a character, so a question mark replaces it."""
+    rewards = {text.encode(errors="replace").decode(): reward for text, reward in group.rewards.items()}
+    return Group(group.problem, rewards)
 
 
 def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
-    """A row with the columns of `export --items --format verl`."""
-    recipe = Recipe.of(problem).as_row()
-    return {
-        "data_source": f"reasoning_gym/{problem.task}",
-        "prompt": [dict(message) for message in problem.messages],
-        "ability": problem.category,
-        "reward_model": {"style": "rule", "ground_truth": str(problem.entry["answer"] or "")},
-        "extra_info": {"split": "train", "index": index, **recipe},
-    }
+    """A row of `export --items --format verl`."""
+    return verl_row(Item(problem, "train", index, str(problem.entry["answer"])))
 
 
 @pytest.fixture(scope="module")
 def rows(
-    problems: list[PromptedProblem], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+    groups: list[Group], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> RLHFDataset:
     """The rows of the problems, in the same order, as verl's dataset reads them from parquet."""
     path = tmp_path_factory.mktemp("rows") / "train.parquet"
-    made = [row_of(index, problem) for index, problem in enumerate(problems)]
-    datasets.Dataset.from_list(made).to_parquet(path)
+    made = [row_of(index, group.problem) for index, group in enumerate(groups)]
+    write_rows(path, ITEM_FORMATS["verl"], made)
     config = configuration().data
     config.max_prompt_length = 4096
     config.filter_overlong_prompts = True
     dataset = RLHFDataset(str(path), tokenizer, config)
-    assert len(dataset) == len(problems)
+    assert len(dataset) == len(groups)
     return dataset
-
-
-def completions_of(problem: PromptedProblem, marker: Path) -> dict[str, float | None]:
-    """The completions of tests/integrations/completions.py for this problem, and their rewards.
-
-    No tokenizer gives or takes half a character, so a question mark replaces it.
-    """
-    is_attack = problem.task == ATTACK_TASK
-    wanted = expected_of_attacks(marker) if is_attack else expected(problem.entry["answer"], marker)
-    return {text.encode(errors="replace").decode(): reward for text, reward in wanted.items()}
 
 
 def batch_of(row: dict[str, Any], texts: list[str], tokenizer: PreTrainedTokenizerBase) -> DataProto:
@@ -143,41 +139,38 @@ async def rewards_of(worker: RewardLoopWorker, batches: list[DataProto]) -> list
     return rewards
 
 
-@pytest.mark.parametrize(
-    ("manager", "number"),
-    [("naive", 0), ("naive", 1), ("naive", 2), ("dapo", 2), ("gdpo", 2)],
-)
+@pytest.mark.parametrize(("manager", "first"), [("naive", 0), ("dapo", -1), ("gdpo", -1)])
 async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
-    problems: list[PromptedProblem],
+    groups: list[Group],
     rows: RLHFDataset,
     tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
     manager: str,
-    number: int,
+    first: int,
 ) -> None:
-    marker = tmp_path / "touched"
-    wanted = completions_of(problems[number], marker)
-    batches = [batch_of(rows[number], [text], tokenizer) for text in wanted]
-    assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == [*wanted.values()]
-    assert not marker.exists()
+    """All groups, or the group of attacks."""
+    batches = []
+    rewards = []
+    for index in range(len(groups))[first:]:
+        for text, reward in groups[index].rewards.items():
+            batches.append(batch_of(rows[index], [text], tokenizer))
+            rewards.append(reward)
+    assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == rewards
 
 
 @pytest.mark.parametrize("manager", ["naive", "batch"])
 def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions(
-    problems: list[PromptedProblem],
+    groups: list[Group],
     rows: RLHFDataset,
     tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
     manager: str,
 ) -> None:
-    marker = tmp_path / "touched"
-    wanted = completions_of(problems[-1], marker)
+    wanted = groups[-1].rewards
     batch = batch_of(rows[len(rows) - 1], [*wanted], tokenizer)
     function = compute_scores if manager == "batch" else compute_score
 
     def scores(**more: Any) -> dict[str, Any]:
         def configured(**arguments: Any) -> Any:
-            return function(**arguments, **SETTINGS, **more)
+            return function(**arguments, **REWARD_KWARGS, **more)
 
         made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
         return made
@@ -189,10 +182,9 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
     assert made["reward_tensor"].sum(dim=1).tolist() == replaced
     assert made["reward_extra_info"]["score"] == replaced
     assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
-    assert not marker.exists()
 
 
-def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
+def test_the_command_of_the_page(groups: list[Group]) -> None:
     page = (MODEL.parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     overrides = shlex.split(command.replace("\\\n", ""))
@@ -201,8 +193,9 @@ def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra.compose("ppo_trainer", overrides[3:])
     function = get_custom_reward_fn(config)
-    row = row_of(0, problems[0])
-    completion = f"<answer>{problems[0].entry['answer']}</answer>"
+    problem = groups[0].problem
+    row = row_of(0, problem)
+    completion = f"<answer>{problem.entry['answer']}</answer>"
     result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
     assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
@@ -274,37 +267,35 @@ def config() -> Iterator[DictConfig]:
 
 async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
     config: DictConfig,
-    problems: list[PromptedProblem],
+    groups: list[Group],
     rows: RLHFDataset,
-    tmp_path: Path,
 ) -> None:
-    marker = tmp_path / "touched"
+    chosen = [0, 1, len(groups) - 1]
     wanted: dict[str, float] = {}
-    for index, problem in enumerate(problems):
-        completions = [*completions_of(problem, marker).items()][:GROUP]
+    for index in chosen:
+        completions = [*groups[index].rewards.items()][:GROUP]
         SCRIPT[index] = [text for text, _ in completions]
         for session, (_, reward) in enumerate(completions):
             if reward is not None:
                 wanted[f"group{index}_{session}_0"] = reward
-    assert len(wanted) < GROUP * len(problems)
+    assert len(wanted) < GROUP * len(chosen)
 
     # The trainer registers the groups, and the agent loops send each completion to a reward worker.
-    batch = collate_fn([rows[index] for index in range(len(rows))])
-    batch["uid"] = np.array([f"group{index}" for index in range(len(rows))], dtype=object)
+    batch = collate_fn([rows[index] for index in chosen])
+    batch["uid"] = np.array([f"group{index}" for index in chosen], dtype=object)
     prompts = tu.get_tensordict(batch)
     tu.assign_non_tensor_data(prompts, "global_steps", 1)
     tag = {"is_prompt": True, "status": "pending", "global_steps": 1}
-    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=[tag] * len(rows))
+    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=[tag] * len(chosen))
     manager = RewardLoopManager(config)
     worker_class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
     worker = worker_class(config, None, None, manager.reward_loop_worker_handles)
     await worker.generate_sequences(prompts)
     await asyncio.gather(*worker.background_tasks)
-    assert not marker.exists()
 
     # The replay buffer has no trajectory for a completion without a score. The others of its group are trained on.
     buffer = ReplayBuffer("sync", config.trainer, None, "drop", OmegaConf.create(), poll_interval=0.1)
-    sampled, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=len(rows))
+    sampled, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=len(chosen))
     keys = sorted(sampled.keys)
     assert keys == sorted(wanted)
     data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["uid", "rm_scores", "response_mask"])
@@ -326,14 +317,14 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
 
 async def test_a_manager_with_workers_of_its_own(
     config: DictConfig,
-    problems: list[PromptedProblem],
+    groups: list[Group],
     rows: RLHFDataset,
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     worker = RewardLoopWorker(configuration("remote"))
-    right = f"<answer>{problems[0].entry['answer']}</answer>"
+    right = f"<answer>{groups[0].problem.entry['answer']}</answer>"
     batches = [
         batch_of(rows[0], [right], tokenizer),
-        batch_of(rows[2], ["<answer>while True: pass</answer>"], tokenizer),
+        batch_of(rows[len(rows) - 1], ["<answer>while True: pass</answer>"], tokenizer),
     ]
     assert await rewards_of(worker, batches) == [1.0, None]

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -25,24 +24,16 @@ from examples.demo.inference_server import free_port
 from reasoning_gym_environment.cli import COMMANDS
 
 from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, child_environment, running, wait_for
+from ..support import PATIENCE_S, AddingStudent, running, wait_for
+from ..wheel import NAME, ROOT, fresh_environment, libraries_of, run
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
-NAME = "reasoning_gym_environment"
 RELEASE_FOLDER = os.environ.get("RELEASE_FOLDER", "")
 FOLDERS = (".github", "benchmarks", "docs", "examples", "tests", NAME)
 FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "mkdocs.yml")
 FILES += ("pyproject.toml", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
 FILES += tuple(path.name for path in ROOT.glob("requirements*.txt"))
 JUNK = {"build/lib/" + NAME + "/old.py", "site/index.html", "tests/__pycache__/old.pyc"}
-
-
-def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    environment = child_environment(PYTHONPATH="", **variables)
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def files_of(folder: Path) -> set[str]:
@@ -93,26 +84,13 @@ def test_the_metadata_are_what_package_indexes_accept(built: Path) -> None:
     assert told.count("PASSED") == 2, told
 
 
-def fresh_environment(home: Path, dependencies: Path, *wheels: Path) -> Path:
-    """The Python of a new environment that has these wheels, and finds their dependencies in another environment."""
-    run(dependencies / "bin" / "python", "-m", "venv", "--without-pip", home, cwd=home.parent)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
-    run(*pip, *wheels, cwd=home)
-    [packages] = home.glob("lib/python*/site-packages")
-    [theirs] = dependencies.glob("lib/python*/site-packages")
-    # Python does not read the .pth file of an editable install in a folder that a .pth file names.
-    (packages / "dependencies.pth").write_text(f"{theirs}\n")
-    return python
-
-
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a fresh environment with the wheel."""
     home = tmp_path_factory.mktemp("installed") / "environment"
     wheel = next(built.glob("*.whl"))
     if not RELEASE_FOLDER:
-        return fresh_environment(home, Path(sys.prefix), wheel).parent
+        return fresh_environment(home, Path(sys.prefix), wheel, extras="atropos").parent
     run(sys.executable, "-m", "venv", home, cwd=home.parent)
     run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"{wheel}[atropos]", cwd=home)
     return home / "bin"
@@ -185,13 +163,6 @@ def test_the_grade_server_of_the_wheel_answers(installed: Path, folder: Path, tm
 # --- the Space for OpenEnv, and the package for the Environments Hub
 
 
-def environment_of(name: str) -> Path:
-    home = ROOT / name
-    if not (home / ".installed").exists():
-        pytest.fail(f"{home} is missing: `make test-slow` sets it up, and so does `make {name}/.installed`.")
-    return home
-
-
 VALIDATE = """
 import sys
 from pathlib import Path
@@ -214,7 +185,7 @@ print({result.check_id: result.status.value for result in report.results if resu
 
 
 def test_openenv_validates_the_space_and_its_application(built: Path, tmp_path: Path) -> None:
-    home = environment_of(".venv-trl")
+    home = libraries_of(".venv-trl")
     space = tmp_path / "space"
     shutil.copytree(ROOT / "examples" / "openenv", space, ignore=shutil.ignore_patterns("__pycache__", "*.whl"))
     python = fresh_environment(tmp_path / "environment", home, next(built.glob("*.whl")))
@@ -245,7 +216,7 @@ def is_listening(port: int) -> bool:
 def test_verifiers_finds_the_tasks_in_the_wheel_and_in_the_package_for_the_hub(
     built: Path, tmp_path: Path, byte_tokenizer: Any
 ) -> None:
-    home = environment_of(".venv-verifiers")
+    home = libraries_of(".venv-verifiers")
     hub = tmp_path / "hub"
     shutil.copytree(ROOT / "examples" / "environments_hub", hub, ignore=shutil.ignore_patterns("__pycache__"))
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", hub / "dist", hub, cwd=tmp_path)

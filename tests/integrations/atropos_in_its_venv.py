@@ -1,0 +1,85 @@
+"""Python, the grader over HTTP, and Atropos give the same rewards; run by test_real_libraries.py, from the wheel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from reasoning_gym_environment import Tasks
+from reasoning_gym_environment.commands.item_formats import Item, nemo_row
+from reasoning_gym_environment.integrations.servers import build_app
+from reasoning_gym_environment.records import plain
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from tests.env_support import rollout
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
+
+
+async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
+    tmp_path: Path, own_datasets: None, make_real_env: Callable[..., Any]
+) -> None:
+    marker = tmp_path / "touched"
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+        groups = await asyncio.to_thread(all_groups, tasks, marker)
+        client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
+        for group in groups:
+            rewards = list(group.rewards.values())
+            grades = await tasks.grade_async(group.problem, group.completions)
+            assert [grade.reward for grade in grades] == rewards
+            for found in graded_over_http(client, group):
+                assert [grade["reward"] for grade in found] == rewards
+                assert all(grade["reason"] for grade in found if grade["reward"] is None)
+            assert verified_over_http(client, group) == rewards
+    env = make_real_env(
+        include_tasks=",".join([*TASKS, ATTACK_TASK]),
+        eval_tasks="chain_sum",
+        partial_credit="exact",
+        task_modules=ATTACK_MODULE,
+        allow_unguarded_tasks=ATTACK_TASK,
+    )
+    await env.setup()
+    for group in groups:
+        assert await scored_in_atropos(env, group) == list(group.rewards.values())
+    assert not marker.exists()
+
+
+def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, Any]]]:
+    """The replies of /grade to the seed and config of an item, and to the item itself."""
+    problem = group.problem
+    recipe = {"seed": problem.seed, "config": plain(dict(problem.config))}
+    item = {"item": plain(problem.entry)}
+    requests = [{"task": problem.task, "completions": group.completions, **given} for given in (recipe, item)]
+    replies: list[list[dict[str, Any]]] = client.post("/grade", content=json.dumps(requests)).json()
+    return replies
+
+
+def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
+    """The rewards that /verify gives to a row of `export --items --format nemo-gym`, and to the row without recipe."""
+    row = nemo_row(Item(group.problem, "eval", 0, str(group.problem.entry["answer"])))
+    rewards = []
+    for number, completion in enumerate(group.completions):
+        response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}
+        metadata = dict(row["metadata"])
+        if number % 2:
+            del metadata["recipe"]
+        body = {**row, "metadata": metadata, "response": response, "id": 3}
+        reply = client.post("/verify", content=json.dumps(body)).json()
+        assert (reply["task_name"], reply["id"], reply["score"]) == (group.problem.task, 3, reply["reward"])
+        rewards.append(reply["reward"])
+    return rewards
+
+
+async def scored_in_atropos(env: Any, group: Group) -> list[float | None]:
+    """The rewards that Atropos sends to a trainer. A completion with an override has none."""
+    problem = group.problem
+    dataset = library.create_dataset(problem.task, seed=0, size=1, **problem.config)
+    item = (problem.messages, problem.entry, dataset)
+    conversations = [[*problem.messages, {"role": "assistant", "content": text}] for text in group.completions]
+    scored = await env.score([rollout(item, "", messages=messages) for messages in conversations])
+    pairs = zip(scored["scores"], scored["overrides"], strict=True)
+    return [None if override else score for score, override in pairs]
