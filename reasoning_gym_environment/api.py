@@ -31,7 +31,7 @@ from .records import Completion, Problem, Score
 from .runtime import LoopThread, Runtime, load_into, state_of
 from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
-from .tasks.catalog import config_from_json, config_of
+from .tasks.catalog import COMPOSITE, config_class_of, config_from_json, config_of
 from .workers.generator import ITEM_TIMEOUT_S
 
 __all__ = [
@@ -141,11 +141,12 @@ class Tasks:
         """A problem, ready to be graded, from an item that you made with reasoning-gym.
 
         `config` is the config of its dataset; the default is the config with which the task is served. Raises
-        UnknownNameError for a task that is not served.
+        UnknownNameError for a task that is not served, and EnvironmentSetupError for an item of another task.
         """
         served = self.catalog[task]
         if config is None:
             config = config_of(task, served.overrides)
+        _check_item(task, item)
         return _of_item(task, item, config, served.category)
 
     def make(self, task: str, seed: int, config: Item) -> PromptedProblem:
@@ -459,10 +460,13 @@ def grade(
     and 0 for a wrong answer. `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes
     other settings.
 
-    Raises UnknownNameError for an unknown task.
+    Raises UnknownNameError for an unknown task, and EnvironmentSetupError for an item that is not one of this task.
     """
+    # The class of the config is unused here: this line raises the error for an unknown task.
+    config_class_of(task)
     if config is None:
         config = config_of(task)
+    _check_item(task, item)
     problem = _of_item(task, item, config)
     thread, runtime = _shared_sandbox.get()
     [made] = thread.run(_grade(runtime, problem, [completion], thinking_opened))
@@ -546,11 +550,20 @@ def _forget_the_parents_sandbox() -> None:
 os.register_at_fork(after_in_child=_forget_the_parents_sandbox)
 
 
-def _of_item(task: str, item: Item, config: Item, category: str = "") -> PromptedProblem:
-    if not isinstance(item, Mapping) or "question" not in item:
+def _check_item(task: str, item: Any) -> None:
+    """Raise EnvironmentSetupError unless this is an item of the task: a right answer to another item would be wrong."""
+    is_item = isinstance(item, Mapping) and {"question", "answer"} <= item.keys()
+    if not is_item or not isinstance(item.get("metadata"), Mapping):
         raise EnvironmentSetupError(
             f"item: expected question, answer and metadata as reasoning-gym has them, got {item!r:.200}."
         )
+    # The items of `composite` have the name of the task that made them.
+    maker = item["metadata"].get("source_dataset", task)
+    if maker != task and task != COMPOSITE:
+        raise EnvironmentSetupError(f"item: expected an item of {task}, got an item of {maker}. Name the task {maker}.")
+
+
+def _of_item(task: str, item: Item, config: Item, category: str = "") -> PromptedProblem:
     problem = Problem(task, category, split="own", index=-1, seed=0, config=config, entry=dict(item))
     return _prompted(problem)
 

@@ -295,10 +295,11 @@ class LoopThread:
         self._pid = os.getpid()
         self._is_closed = False
         self._running: set[asyncio.Future[Any]] = set()
-        loop: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=asyncio.run, args=[self._live(loop)], daemon=True)
+        self._closing = asyncio.Event()
+        # Here and not in the thread, so that the caller gets the error if there are too many open files.
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, daemon=True)
         self._thread.start()
-        self._loop = loop.result()
         atexit.register(self.close)
         try:
             self.run(runtime.start())
@@ -306,9 +307,11 @@ class LoopThread:
             self.close()
             raise
 
-    async def _live(self, loop: Future[asyncio.AbstractEventLoop]) -> None:
-        self._closing = asyncio.Event()
-        loop.set_result(asyncio.get_running_loop())
+    def _run_loop(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
         await self._closing.wait()
         # Only the submitted tasks are cancelled here. asyncio has further tasks while it starts a process, and waits
         # forever if they are cancelled.

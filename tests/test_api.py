@@ -119,6 +119,29 @@ def test_grade_needs_nothing_but_the_item() -> None:
         grade("chain_sum", {"answer": "2"}, "")
 
 
+NO_ITEMS_OF_CHAIN_SUM: list[tuple[str, Any]] = [
+    ("expected question, answer and metadata", "1 + 1 ="),
+    ("expected question, answer and metadata", {}),
+    ("expected question, answer and metadata", {"question": "1 + 1 =", "metadata": {}}),
+    ("expected question, answer and metadata", {"question": "1 + 1 =", "answer": "2"}),
+    ("expected question, answer and metadata", {**ITEM, "metadata": None}),
+    ("expected an item of chain_sum, got an item of gcd", {**ITEM, "metadata": {"source_dataset": "gcd"}}),
+]
+
+
+@pytest.mark.parametrize(("said", "item"), NO_ITEMS_OF_CHAIN_SUM)
+def test_an_item_that_is_not_one_of_the_task_is_an_error_and_not_wrong(said: str, item: Any, tasks: Tasks) -> None:
+    with pytest.raises(EnvironmentSetupError, match=said):
+        grade("chain_sum", item, "<answer>2</answer>")
+    with pytest.raises(EnvironmentSetupError, match=said):
+        tasks.problem("chain_sum", item)
+
+
+def test_an_unknown_task_is_named_also_if_a_config_is_given() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
+        grade("chain_sums", ITEM, "", config={"min_terms": 2})
+
+
 class SandboxStarts:
     """Stands in for the sandbox and counts its starts.
 

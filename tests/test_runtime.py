@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -14,7 +16,7 @@ from reasoning_gym_environment import runtime as made
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
 from reasoning_gym_environment.records import Episode, Outcome, Problem, Score
-from reasoning_gym_environment.runtime import Runtime, load_into, state_of
+from reasoning_gym_environment.runtime import LoopThread, Runtime, load_into, state_of
 from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 
@@ -130,6 +132,16 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
         await start(include_tasks="gcd")
+
+
+@pytest.mark.timeout(60)
+def test_without_an_event_loop_the_caller_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(policy: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(type(asyncio.get_event_loop_policy()), "new_event_loop", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        LoopThread(Mock())
 
 
 async def test_a_start_that_fails_leaves_no_worker(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

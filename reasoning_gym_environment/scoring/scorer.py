@@ -44,7 +44,7 @@ _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
 
 @dataclass(frozen=True)
 class Extraction:
-    """The `answer` (stripped, not empty), or the `failure` that explains why there is none."""
+    """The `answer` (stripped), or the `failure` that explains why there is none."""
 
     answer: str | None = None
     failure: FormatFailure | None = None
@@ -67,8 +67,11 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]
     return text[:end], text[end:]
 
 
-def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
-    """Find the answer of a completion, after its thinking. `split_thinking` explains `thinking_opened`."""
+def extract_answer(text: str, *, thinking_opened: bool = False, may_be_empty: bool = False) -> Extraction:
+    """Find the answer of a completion, after its thinking. `split_thinking` explains `thinking_opened`.
+
+    An empty answer counts as no answer, unless `may_be_empty` is set.
+    """
     _, reply = split_thinking(text, opened=thinking_opened)
     if reply is None:
         return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
@@ -80,7 +83,7 @@ def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
         return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
     opening, closing = tags
     answer = reply[opening.end() : closing.start()].strip()
-    if not answer:
+    if not answer and not may_be_empty:
         return Extraction(failure=FormatFailure.EMPTY_ANSWER)
     return Extraction(answer=answer)
 
@@ -112,7 +115,10 @@ class Scorer:
         """
         # An invalid completion is treated as empty, so that its answer is not graded.
         texts = ["" if completion.invalid_reason else completion.text for completion in completions]
-        extractions = [extract_answer(text, thinking_opened=thinking_opened) for text in texts]
+        may_be_empty = problem.entry.get("answer") == ""
+        extractions = [
+            extract_answer(text, thinking_opened=thinking_opened, may_be_empty=may_be_empty) for text in texts
+        ]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
         scores_of_answers = map(self._score_of_verdict, answers, verdicts)

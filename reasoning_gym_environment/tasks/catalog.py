@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import EnvironmentSetupError, NoTasksError, unknown_name
+from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unknown_name
 from ..records import plain
 from . import reasoning_gym_source as library
 from . import selectors
@@ -41,16 +41,6 @@ PER_ITEM = {"seed": 0, "size": 1}
 
 COMPOSITE = "composite"
 _IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
-
-# fmt: off
-FALLBACK_TASKS = (
-    "arc_1d", "base_conversion", "basic_arithmetic", "bf", "caesar_cipher", "chain_sum", "countdown",
-    "family_relationships", "gcd", "knights_knaves", "lcm", "leg_counting", "letter_counting",
-    "list_functions", "maze", "mini_sudoku", "number_sequence", "number_sorting", "polynomial_equations",
-    "shortest_path", "simple_equations", "simple_geometry", "spell_backward", "syllogism",
-)
-# fmt: on
-"""The tasks to try if a release of reasoning-gym has no readable registry. These names have existed for long."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +83,10 @@ class Catalog:
 
     def __getitem__(self, name: str) -> Task:
         """The task of that name. Raises UnknownNameError if it is not served."""
+        if name in self.excluded:
+            raise UnknownNameError(f"The task {name} is not served: {self.excluded[name]}.")
         if name not in self._by_name:
-            raise unknown_name("task", name, self._by_name, self.excluded.get(name, ""))
+            raise unknown_name("task", name, self._by_name)
         return self._by_name[name]
 
     def __iter__(self) -> Iterator[Task]:
@@ -186,8 +178,7 @@ def discover(
     arguments, and NoTasksError if no task is left.
     """
     library.import_modules(tuple(modules))
-    with library.stdout_to_stderr():
-        known, failed = _known_datasets()
+    known = library.registry()
     categories = {name: _category(dataset_class) for name, (dataset_class, _) in known.items()}
     resolved = selectors.resolve_weights(weights or {}, categories)
     typed = _checked_overrides(overrides or {}, known)
@@ -196,11 +187,13 @@ def discover(
         excluded.setdefault(COMPOSITE, _IS_COMPOSITE)
     _warn_without_effect(include, {*typed, *(weights or {})}, excluded)
     tasks: list[Task] = []
+    failed: dict[str, str] = {}
     with library.stdout_to_stderr():
         for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
             reason = _unbuildable(task)
             if reason:
+                logger.warning("%s is excluded because it %s", name, reason)
                 failed[name] = reason
             else:
                 tasks.append(task)
@@ -221,29 +214,6 @@ def builds_if_valid(task: str, overrides: Mapping[str, Any]) -> bool:
     # A user's own dataset may have the name of a measured task.
     dataset_class, _ = _classes_of(task)
     return _is_library(dataset_class)
-
-
-def _known_datasets() -> tuple[Registry, dict[str, str]]:
-    """The registered datasets, and (only without a registry) the reasons why others cannot be built, by task."""
-    try:
-        return library.registry(), {}
-    except library.RegistryError as error:
-        logger.warning(
-            "%s Trying %d fallback tasks only, none of your own.",
-            error,
-            len(FALLBACK_TASKS),
-        )
-    known: dict[str, tuple[type, type]] = {}
-    failed: dict[str, str] = {}
-    for name in FALLBACK_TASKS:
-        try:
-            dataset = library.create_dataset(name, **PER_ITEM)
-        # An unknown release may raise anything.
-        except Exception as error:  # noqa: BLE001
-            failed[name] = _report_unbuildable(name, library.explain(error))
-        else:
-            known[name] = (type(dataset), type(dataset.config))
-    return known, failed
 
 
 def _category(dataset_class: type) -> str:
@@ -295,15 +265,10 @@ def _unbuildable(task: Task) -> str:
     reason = library.explain(error)
     error_without_overrides = _build_error(task.name, {}) if task.overrides else error
     if error_without_overrides is not None and library.explain(error_without_overrides) == reason:
-        return _report_unbuildable(task.name, reason)
+        return f"cannot be built: {reason}"
     causes = [name for name, value in task.overrides.items() if _build_error(task.name, {name: value})]
     given = [f"{name}={task.overrides[name]!r}" for name in causes or task.overrides]
     raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {', '.join(given)}: {reason}.") from error
-
-
-def _report_unbuildable(name: str, reason: str) -> str:
-    logger.warning("%s is excluded because it cannot be built: %s", name, reason)
-    return f"cannot be built: {reason}"
 
 
 def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
@@ -403,11 +368,7 @@ def config_class_of(task: str) -> type:
 
 def _classes_of(task: str) -> tuple[type, type]:
     """The class of the task's datasets and the class of its configs."""
-    try:
-        known = library.registry()
-    except library.RegistryError:
-        dataset = library.create_dataset(task, **PER_ITEM)
-        return type(dataset), type(dataset.config)
+    known = library.registry()
     if task not in known:
         raise unknown_name("task", task, known)
     return known[task]

@@ -56,10 +56,6 @@ _PLOTTING = (
 _lock = threading.Lock()
 
 
-class RegistryError(EnvironmentSetupError):
-    """The registry of datasets of this reasoning-gym cannot be read."""
-
-
 @dataclass(frozen=True)
 class Library:
     """The reasoning-gym in use. `location` is the checkout's root, or the installed package's folder."""
@@ -215,13 +211,13 @@ def explain(error: BaseException) -> str:
 def registry() -> dict[str, tuple[type, type]]:
     """A copy of the registry: name -> (dataset class, config class).
 
-    Raises RegistryError if this release of reasoning-gym has no registry in its usual place.
+    Raises EnvironmentSetupError if this release of reasoning-gym has no registry in its usual place.
     """
     datasets = getattr(_factory(), "DATASETS", None)
     if not isinstance(datasets, Mapping) or not datasets:
-        raise RegistryError(
+        raise EnvironmentSetupError(
             f"Expected reasoning_gym.factory.DATASETS to be a filled mapping, got {type(datasets).__name__}"
-            f" in {load().describe()}."
+            f" in {load().describe()}. {_REMEDIES}"
         )
     return dict(datasets)
 
@@ -234,11 +230,7 @@ def create_dataset(task: str, **config: Any) -> Any:
 
 def has_curriculum(task: str) -> bool:
     """Whether reasoning-gym can make this task easier and harder."""
-    try:
-        return bool(_factory().has_curriculum(task))
-    except (RegistryError, AttributeError) as error:
-        _warn_no_curricula(explain(error))
-        return False
+    return bool(_factory().has_curriculum(task))
 
 
 def create_curriculum(task: str) -> Any:
@@ -248,20 +240,7 @@ def create_curriculum(task: str) -> Any:
 
 def _factory() -> Any:
     load()
-    try:
-        return importlib.import_module(f"{_MODULE}.factory")
-    except ImportError as error:
-        raise RegistryError(
-            f"reasoning_gym.factory cannot be imported: {explain(error)}, in {load().describe()}."
-        ) from error
-
-
-@functools.cache
-def _warn_no_curricula(cause: str) -> None:
-    logger.warning(
-        "No task has a curriculum, because reasoning-gym's cannot be read: %s",
-        cause,
-    )
+    return importlib.import_module(f"{_MODULE}.factory")
 
 
 def import_modules(modules: Iterable[str]) -> None:

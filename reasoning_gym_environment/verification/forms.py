@@ -125,11 +125,19 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
     return amount(answer, frozenset(words)) == number(str(entry["answer"]))
 
 
+_BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
+"""No digit of these bases is the letter of its prefix."""
+
+
 def base_conversion(entry: Entry, answer: str) -> bool:
-    """Digits in the target base, also with the base as an index: `101_2`. Leading zeros do not matter."""
+    """Digits in the target base, also with the base as an index or prefix: `101_2`, `0b101`, `1,234`.
+
+    Leading zeros do not matter.
+    """
     base = entry["metadata"]["target_base"]
     index = rf"_ ?(?:{base}|\{{ ?{base} ?\}}|\( ?{base} ?\))\Z"
     digits = re.sub(index, "", letters(plain_number(answer)))
+    digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))
     return digits.lstrip("0") == right.lstrip("0")
 
@@ -431,7 +439,11 @@ READERS: Mapping[str, Reader] = {
 
 
 def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
-    return read(answer) == read(str(entry["answer"]))
+    own = str(entry["answer"])
+    if not own:
+        # The rules of `ab` and of `string_manipulation` can delete everything.
+        return not strip_markup(answer)
+    return read(answer) == read(own)
 
 
 FORMS: Mapping[str, Check] = {

@@ -38,16 +38,13 @@ _WRAPPINGS = {
 _MAX_ROUNDS = 8
 """The deepest nesting of markup that is stripped; `**Answer: $\\boxed{\\text{5}}$.**` needs six rounds."""
 _TYPOGRAPHY = str.maketrans(
-    "\u00a0\u2007\u2009\u202f−“”‘’",
-    "    -\"\"''",
+    "\u00a0\u2007\u2009\u202f\u2010\u2011\u2012\u2013−“”‘’′",
+    "    -----\"\"'''",
     "\u200b\u2060\ufeff",
 )
-"""Typographic blanks, minus signs and quotes become plain. Invisible characters disappear."""
-_LANGUAGE = re.compile(
-    r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n",
-    re.I,
-)
-"""Languages that may follow an opening code fence. Any other first word may belong to the answer, such as `False`."""
+"""Typographic blanks, hyphens, minus signs and quotes become plain. Invisible characters disappear."""
+_LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n(?=\s*\S)")
+"""A word that follows an opening code fence, as in ```` ```json ````. It names the language of the lines below it."""
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(])")
 """A `**` inside bold text that is the power sign, and no markup, as in `**x**2 + 1**`."""
 _LABEL_WORDS = (

@@ -32,8 +32,10 @@ MAX_EXPONENT = 999
 
 # --- numbers ---
 
+_THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?!\d)"
+"""Commas or blanks separate thousands. French and typographic notation use blanks."""
 _NUMBER = re.compile(
-    r"(?P<sign>[-+]?) ?(?=\.?\d)(?P<whole>\d{1,3}(?:,\d{3})+|\d*)(?:\.(?P<part>\d*))?"
+    rf"(?P<sign>[-+]?) ?(?=\.?\d)(?P<whole>{_THOUSANDS}|\d*)(?:\.(?P<part>\d*))?"
     r"(?: ?(?:e(?P<e>[-+]?\d{1,4})"
     r"|(?:×|x|\*|·|\\times|\\cdot) ?10 ?(?:\^|\*\*) ?(?P<brace>\{)?(?P<power>[-+]?\d{1,4})(?(brace)\})))?",
     re.ASCII | re.IGNORECASE,
@@ -46,7 +48,7 @@ _NAME_OF_A_NUMBER = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?|[₁-₉])? ?)?[=≈
 
 
 def number(text: str) -> Fraction:
-    """Read `5`, `+5.0`, `1,234`, `x = 5`, `5e3` or `5 \\times 10^{3}`."""
+    """Read `5`, `+5.0`, `1,234`, `1 234`, `x = 5`, `5e3` or `5 \\times 10^{3}`."""
     return number_and_place(text)[0]
 
 
@@ -59,7 +61,7 @@ def number_and_place(text: str) -> tuple[Fraction, Fraction]:
     exponent = int(found["e"] or found["power"] or 0)
     if abs(exponent) > MAX_EXPONENT:
         raise UnreadableTextError(f"an exponent of more than {MAX_EXPONENT}")
-    whole = found["whole"].replace(",", "")
+    whole = re.sub("[, ]", "", found["whole"])
     decimals = found["part"] or ""
     place = Fraction(10) ** (exponent - len(decimals))
     return int(found["sign"] + whole + decimals) * place, place
@@ -139,7 +141,7 @@ def are_rounded(
 
 _UNIT_SIGNS = frozenset(" .,:;*_()\\")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf) ?\{([^{}]{0,60})\}|\^ ?\{?\\circ\}?")
-_AMOUNT = re.compile(r"[-+]?\.?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?", re.ASCII)
+_AMOUNT = re.compile(rf"[-+]?\.?(?:{_THOUSANDS}|\d+)(?:\.\d+)?", re.ASCII)
 WORD = re.compile(r"[^\W\d_]+")
 
 

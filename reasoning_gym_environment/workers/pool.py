@@ -244,11 +244,12 @@ class WorkerPool:
             while self._is_open:
                 worker = await self._idle.get()
                 if worker is None:
+                    # The next caller that waits must see it too.
+                    self._idle.put_nowait(None)
                     break
                 if worker.is_running:
                     return worker
                 self._replace(worker)
-        self._idle.put_nowait(None)
         raise PoolClosedError
 
     async def close(self) -> None:

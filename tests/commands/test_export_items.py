@@ -171,7 +171,7 @@ def test_the_server_grades_a_row_for_nemo_gym_although_json_has_changed_its_meta
     ("change", "reason"),
     [
         ({"seed": 5}, "the recipe gives another question"),
-        ({"task": "chain_sum"}, "Unknown task 'chain_sum'"),
+        ({"task": "chain_sum"}, "The task chain_sum is not served: not in include_tasks"),
         ({"config": "{}", "seed": None}, "Expected a row of `export --items`"),
         ({"config": '{"no_field": 1}'}, "no_field"),
         ({"question_digest": "0" * 16}, "the recipe of another item"),

@@ -37,6 +37,20 @@ async def test_answers_are_graded_in_one_batch_and_scores_keep_their_order(
     assert [s.failure for s in scores] == [None, FormatFailure.NO_ANSWER, None, FormatFailure.EMPTY_ANSWER, None]
 
 
+async def test_an_empty_answer_is_graded_if_the_item_has_an_empty_answer(
+    make_problem: Any, make_completion: Any
+) -> None:
+    problem = make_problem(entry={"question": "?", "answer": "", "metadata": {}})
+    texts = ["<answer> </answer>", "none", "<answer>b</answer>"]
+    grader = FakeGrader({"": Verdict(1.0), "b": Verdict(0.0)})
+    scores = await Scorer(grader).score(problem, [make_completion(text) for text in texts])
+    assert [(score.answer, score.outcome) for score in scores] == [
+        ("", Outcome.CORRECT),
+        (None, Outcome.FORMAT_FAILURE),
+        ("b", Outcome.WRONG),
+    ]
+
+
 async def test_without_any_answer_the_verifier_is_not_asked(make_problem: Any, make_completion: Any) -> None:
     grader = FakeGrader({})
     [score] = await Scorer(grader).score(make_problem(), [make_completion("nothing")])

@@ -3,7 +3,6 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.records import plain
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import FALLBACK_TASKS, Catalog, Task, config_from_json, config_of, discover
+from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_from_json, config_of, discover
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
 USER_MODULE = """
@@ -81,6 +80,8 @@ def test_include_exclude_and_weights_decide_what_is_served() -> None:
     assert catalog.excluded["basic_arithmetic"] == "excluded by exclude_tasks"
     assert catalog.excluded["bitwise_arithmetic"] == "its weight is 0"
     assert catalog.excluded["gcd"] == "not in include_tasks"
+    with pytest.raises(UnknownNameError, match=r"^The task gcd is not served: not in include_tasks\.$"):
+        catalog["gcd"]
     assert set(weights) | set(catalog.excluded) == set(library.registry())
 
 
@@ -140,17 +141,6 @@ def test_task_that_cannot_be_built_is_left_out_by_name(
     assert warnings(caplog) == ["users_task is excluded because it cannot be built: OSError: words.txt is missing"]
     with pytest.raises(NoTasksError, match="users_task cannot be built: OSError"):
         discover(include=["users_task"], modules=[path])
-
-
-def test_fallback_tasks_are_served_loudly_without_a_registry(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(library, "_factory", types.SimpleNamespace)
-    catalog = discover(overrides={"lcm": {"max_numbers": 3}})
-    assert set(catalog.names) == set(FALLBACK_TASKS) and not catalog.excluded
-    assert catalog["lcm"].category == "arithmetic"
-    assert config_of("lcm", catalog["lcm"].overrides)["max_numbers"] == 3
-    assert len(warnings(caplog)) == 1 and "DATASETS" in warnings(caplog)[0]
 
 
 @pytest.mark.parametrize("task", ["word_sorting", "rearc", "number_sorting", "aiw"])

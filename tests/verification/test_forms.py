@@ -57,8 +57,9 @@ def test_every_task_of_reasoning_gym_has_a_form_or_a_validator() -> None:
 # --- other notations ---
 
 WRAPPED = (
-    *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```json\n{}\n```", "${}$", "$${}$$", "\\({}\\)"),
-    *("\\[{}\\]", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "\\text{{{}}}", "**\\boxed{{{}}}**", "{}.", "Answer: {}"),
+    *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```json\n{}\n```", "```matrix\n{}\n```"),
+    *("${}$", "$${}$$", "\\({}\\)", "\\[{}\\]", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "\\text{{{}}}"),
+    *("**\\boxed{{{}}}**", "{}.", "Answer: {}"),
     *("**Answer:** {}", "The final answer is {}.", "The answer is: **{}**"),
 )
 QUOTED = ('"{}"', "'{}'", "“{}”")
@@ -76,6 +77,24 @@ def test_decoration_and_line_ends_change_nothing(task: str) -> None:
         assert not refused, (answer, refused)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_typographic_signs_mean_the_same_as_plain_signs(task: str) -> None:
+    for entry, answer in solved(task):
+        written = [answer.replace(plain, sign) for plain, signs in TYPOGRAPHIC.items() for sign in signs]
+        refused = [text for text in written if not is_right(task, entry, text)]
+        assert not refused, (answer, refused)
+
+
+EMPTY = [("ab", "Return the final state of the program."), ("string_manipulation", "Output the final string.")]
+
+
+@pytest.mark.parametrize(("task", "question"), EMPTY)
+def test_an_empty_answer_is_right_if_nothing_is_left(task: str, question: str) -> None:
+    entry = {"question": question, "answer": "", "metadata": {"source_dataset": task}}
+    assert all(is_right(task, entry, answer) for answer in ("", '""', "''"))
+    assert not any(is_right(task, entry, answer) for answer in ("a", "A#", "[a]", "empty?"))
+
+
 def respaced(separator: str) -> Callable[[str], str]:
     return lambda answer: "\n".join(separator.join(line.split()) for line in answer.splitlines() if line.strip())
 
@@ -90,13 +109,15 @@ def words_of(answer: str) -> list[str]:
 
 NUMBERS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer if answer.startswith("-") else f"+{answer}",
-    lambda answer: answer.replace("-", "−"),
     lambda answer: f"x = {answer}",
     lambda answer: f"= {answer}",
     lambda answer: answer if "." in answer else f"{answer}.0",
     lambda answer: f"{answer}0" if "." in answer else f"{answer}.00",
     lambda answer: f"{int(answer):,}" if answer.lstrip("-").isdigit() else answer,
+    lambda answer: f"{int(answer):,}".replace(",", "\u202f") if answer.lstrip("-").isdigit() else answer,
 )
+TYPOGRAPHIC = {"-": "‐‑‒–−", "'": "’′", " ": "\u00a0\u2009\u202f"}
+"""Signs that models write for the plain sign of the keyboard."""
 GRIDS: tuple[Callable[[str], str], ...] = (
     *(respaced(", "), respaced(","), respaced("\t"), respaced(" | "), respaced("  ")),
     lambda answer: "\n".join(f"| {' | '.join(row)} |" for row in rows_of(answer)),

@@ -108,6 +108,15 @@ async def test_work_waits_while_no_worker_can_be_started(
     assert (served, counts) == (["a", "b"], {"worker_restarts": 1})
 
 
+async def test_a_request_before_the_start_fails_and_later_requests_succeed() -> None:
+    pool = WorkerPool([PretendedWorker()], Counter(), logging.getLogger("pool"))
+    with pytest.raises(PoolClosedError, match="not started"):
+        await pool.ask(b"early", 1.0, "early")
+    await pool.start()
+    assert await pool.ask(b"a", 1.0, "a") == b"a"
+    await pool.close()
+
+
 async def test_closing_answers_everyone_and_leaves_no_worker(caplog: pytest.LogCaptureFixture) -> None:
     pool, [worker], _ = await started()
     worker.may_go_on.clear()
