@@ -79,6 +79,7 @@ class TrajectoryApi:
             first_delay_s=FIRST_DELAY_S,
             max_delay_s=MAX_DELAY_S,
         )
+        self._trainer_sets_steps = state.total_steps == -1
         self._is_restarted = False
         self._status_requests = itertools.count(1)
         self._newest_status = 0
@@ -108,8 +109,7 @@ class TrajectoryApi:
         state.metrics_prefix = answer["wandb_name"]
         state.checkpoint_dir = answer["checkpoint_dir"]
         state.checkpoint_interval = answer["checkpoint_interval"]
-        if state.total_steps == -1:
-            state.total_steps = answer["num_steps"]
+        self._take_over_steps(answer)
         if state.total_steps == -1:
             raise EnvironmentSetupError("Neither env.total_steps nor the trainer says how many steps there are.")
         logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
@@ -136,7 +136,13 @@ class TrajectoryApi:
         state.env_id = new
         state.step = step
         self._is_restarted = False
+        self._take_over_steps(answer)
         await self.take_over_limits()
+
+    def _take_over_steps(self, registration: Mapping[str, Any]) -> None:
+        """A trainer that was restarted may have another number of steps."""
+        if self._trainer_sets_steps and registration["num_steps"] != -1:
+            self._state.total_steps = registration["num_steps"]
 
     async def _registration(self) -> dict[str, Any]:
         config = self._config
@@ -275,7 +281,14 @@ class TrajectoryApi:
             # A restarted trainer may count from its last checkpoint. Then its steps from there on count.
             step = self._state.step
             sampled_at = step if sampled_at is None else min(sampled_at, step)
-            outcome = await self._attempt(group, sampled_at)
+            try:
+                outcome = await self._attempt(group, sampled_at)
+            except Exception as error:  # noqa: BLE001
+                # Nobody awaits this task, so the error would be lost, and the item would stay pending.
+                self._failures.note(
+                    "error while a group was delivered, the group is lost", f"{type(error).__name__}: {error}"
+                )
+                outcome = GroupOutcome.FAULT
             if outcome is None:
                 await asyncio.sleep(RESEND_S)
         on_outcome(outcome)
