@@ -174,8 +174,11 @@ class TrajectoryApi:
                 "lower env.group_size or raise the batch size."
             )
 
-    async def sign_off(self, env_id: int) -> None:
-        """Tell the API that this environment has ended, so that its share of the batches goes to the others."""
+    async def sign_off(self, env_id: int) -> bool:
+        """Tell the API that this environment has ended, so that its share of the batches goes to the others.
+
+        Returns whether the API has answered.
+        """
         try:
             await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
         except ApiError as error:
@@ -184,6 +187,8 @@ class TrajectoryApi:
                 env_id,
                 error,
             )
+            return False
+        return True
 
     async def _until_answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
@@ -337,11 +342,12 @@ class TrajectoryApi:
                 len(left),
             )
         await cancel_and_wait(left)
-        env_id = self._state.env_id
-        self._state.env_id = None
-        if env_id is not None:
-            await self.sign_off(env_id)
         await self._transport.close()
+        env_id = self._state.env_id
+        # An API that is busy may not answer before the shutdown goes on. Then the last checkpoint keeps the number, and
+        # the next start signs it off.
+        if env_id is not None and await self.sign_off(env_id):
+            self._state.env_id = None
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""
