@@ -80,11 +80,12 @@ class GroupPipeline:
         max_tokens = run.budget.of_completion(len(prompt.tokens))
         if max_tokens is None:
             # The caller brought this item, or the trainer has lowered its limit since the item was drawn.
-            run.stream.skip(
-                TOO_LONG,
-                episode.problem.task,
-                "the prompt leaves no room for a completion",
-            )
+            if episode.problem.is_of_stream:
+                run.stream.skip(
+                    TOO_LONG,
+                    episode.problem.task,
+                    "the prompt leaves no room for a completion",
+                )
             self.finish(episode, GroupOutcome.TOO_LONG)
             return []
         sampling = Sampling(
@@ -175,7 +176,7 @@ class GroupPipeline:
         to_api: bool = True,
         heeds_length: bool = True,
     ) -> bool:
-        """Check a scored group, write it to the file of groups if there is one, and begin to deliver it to the API.
+        """Check a scored group, begin to write it to the file of groups if there is one, and to deliver it to the API.
 
         Returns whether the delivery of the group has begun.
         """
@@ -186,7 +187,7 @@ class GroupPipeline:
             run.failures.note("group dropped", reason)
             self.finish(episode, outcome)
             return False
-        run.write_group(group)
+        run.group_file.write(group)
         if not to_api:
             self.finish(episode, GroupOutcome.WRITTEN)
             return False

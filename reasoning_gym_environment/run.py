@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from .config import ReasoningGymEnvConfig
@@ -26,13 +25,13 @@ from .records import Episode
 from .runtime import Runtime
 from .sampling.item_stream import ItemStream, Sampler
 from .scoring.scorer import Scorer
-from .storage.json_lines import AppendLog, open_groups
 from .telemetry.telemetry import Telemetry
 from .trainer.api import TrajectoryApi
 from .trainer.checkpoints import RunCheckpoints
+from .trainer.group_file import GroupFile
 from .trainer.run_state import RunState
 from .trainer.transport import HttpTransport
-from .utils.resilience import BackgroundCalls, RepeatedEvents
+from .utils.resilience import RepeatedEvents
 from .utils.shutdown import shutdown_step
 
 logger = logging.getLogger(__name__)
@@ -107,12 +106,12 @@ class Run:
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.thinking_opened = inference.render(build_messages("")).thinking_opened
         self.api = TrajectoryApi(config, state, self.failures, HttpTransport(config.rollout_server_url))
+        self.group_file = GroupFile(config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
         self._questions: EvalSet | None = None
         self._test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
-        self._group_file: AppendLog | None = None
 
     def _saved_components(self) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
@@ -170,23 +169,6 @@ class Run:
         """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
         return self._test_items
 
-    # --- the file of groups
-
-    def write_group(self, group: Any) -> None:
-        """Append a group to `data_path_to_save_groups`. If the disk refuses it, log that; the group is sent anyway."""
-        path = self.config.data_path_to_save_groups
-        if path is None:
-            return
-        try:
-            if self._group_file is None:
-                self._group_file = open_groups(Path(path), {}, is_resumed=False)
-            self._group_file.append(dict(group))
-        except OSError as error:
-            self.failures.note(
-                "group not written to data_path_to_save_groups, sending it anyway",
-                f"{path}: {error}",
-            )
-
     # --- metrics
 
     def drain_metrics(self) -> dict[str, Any]:
@@ -209,11 +191,7 @@ class Run:
         """
         await shutdown_step("leaving the trajectory API", self.api.close())
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
-        if self._group_file is not None:
-            await shutdown_step(
-                "finishing the file of groups",
-                BackgroundCalls("groups").submit(self._group_file.close),
-            )
+        await shutdown_step("finishing the file of groups", self.group_file.close())
         self.failures.summarise()
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())

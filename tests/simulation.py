@@ -29,7 +29,7 @@ from reasoning_gym_environment.sampling.item_stream import build_sampler
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import ApiError
+from reasoning_gym_environment.trainer.transport import TIMEOUT_S, ApiError
 from reasoning_gym_environment.utils.clock import now
 
 from .byte_tokenizer import build_byte_tokenizer
@@ -56,6 +56,8 @@ class SimulatedApi:
         self.accepted: list[tuple[int, ...]] = []
         """The prompt of every group that was accepted, in order."""
         self.loses_answers = 0
+        self.blocked_until = 0.0
+        """Until then run-api encodes a batch, and answers nothing. The requests that arrive meanwhile wait for it."""
         self.accepted_without_trainer = 0
         self.step = 0
         self._process = 0
@@ -81,6 +83,9 @@ class SimulatedApi:
         self.has_trainer = False
         self._queue.clear()
         self._registered.clear()
+
+    def block(self, seconds: float) -> None:
+        self.blocked_until = now() + seconds
 
     def register_trainer(self) -> None:
         self.has_trainer = True
@@ -122,6 +127,13 @@ class SimulatedApi:
         await asyncio.sleep(self.latency() / 2)
         if not self.is_up:
             raise ApiError("connection refused", is_gone=True)
+        blocked_s = max(0.0, self.blocked_until - now())
+        if blocked_s > TIMEOUT_S:
+            # The client does not wait any longer, but run-api has its request.
+            asyncio.get_running_loop().call_later(blocked_s, answer)
+            await asyncio.sleep(TIMEOUT_S)
+            raise ApiError("timeout")
+        await asyncio.sleep(blocked_s)
         made = answer()
         await asyncio.sleep(self.latency() / 2)
         if self.loses_answers:

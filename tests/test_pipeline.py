@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling, build_messages
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import episode_of
 from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 
 from .env_support import RIGHT, WRONG, ReadyEnv, rollout
@@ -79,6 +80,15 @@ async def test_every_attempt_ends_in_one_outcome(ready_env: ReadyEnv, monkeypatc
     again = await env.get_next_item()
     while again[1] != item[1]:
         again = await env.get_next_item()
+
+
+async def test_a_caller_s_own_item_that_is_too_long_is_no_failure_of_the_stream(ready_env: ReadyEnv) -> None:
+    env = await ready_env(include_tasks="gcd", task_sampling="learnability", max_token_length=2048)
+    dataset: Any = library.create_dataset("lcm", seed=1, size=1)
+    messages = build_messages("word " * 3000)
+    assert await env.collect_trajectories((messages, dataset[0], dataset)) == (None, [])
+    assert outcomes(env) == {GroupOutcome.TOO_LONG.value: 1}
+    assert not env.run.stream.skipped and not env.run.failures.counts
 
 
 def outcomes(env: Any) -> Counter[str]:

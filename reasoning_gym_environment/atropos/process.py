@@ -41,7 +41,7 @@ MAX_CONSECUTIVE_FAILURES = 10
 """The command ends with an error after this many failures in a row, plus one for each other group in progress."""
 
 LOG_EVERY = 10
-"""The command logs to wandb each time that it has written this many groups."""
+"""The command logs the metrics, and counts them anew, each time that it has written this many groups."""
 
 DETERMINING = (
     "seed",
@@ -125,8 +125,7 @@ class GroupWriter:
             return
         preflight.begin_wandb_run(self._config)
         await self._write_all()
-        if self._config.use_wandb:
-            await self._env.wandb_log()
+        await self._env.wandb_log()
 
     def _replay(self) -> None:
         """Exclude the items of the groups in the file, and let the sampler observe the rewards of these groups."""
@@ -203,7 +202,11 @@ class GroupWriter:
     def _check_failures(self, most: int) -> None:
         if self._failures_in_a_row >= most:
             why = self._run.failures.last_detail or "the prompts leave no room for a completion"
-            raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {why}")
+            raise EnvironmentSetupError(
+                f"{self._failures_in_a_row} groups in a row could not be sampled: {why.rstrip('.')}. The groups so far "
+                "are in the file. Check the inference server, its settings (openai.*) and env.max_token_length, and "
+                "start the same command again to resume."
+            )
 
     async def _write_one(self, item: Any) -> bool:
         """Make and write the group of an item. Returns whether there was a group.
@@ -225,7 +228,7 @@ class GroupWriter:
             raise EnvironmentSetupError(f"Cannot write groups to {self._groups.path}: {error}.") from error
         env.pipeline.finish(episode, GroupOutcome.WRITTEN)
         self._run.state.step += 1
-        if self._config.use_wandb and self._run.state.step % LOG_EVERY == 0:
+        if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()
         return True
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,12 @@ GRACE_S = 5.0
 
 STALL_S = 60.0
 """After this long without a new group, although there is room, a warning names what the loop waits for."""
+
+SILENT_S = 60.0
+"""After this long without an answer from run-api, which accepts requests, a warning says so."""
+
+FULL_S = 600.0
+"""After this long with a full queue and without a step of the trainer, a warning names possible reasons."""
 
 LOOK_S = 5.0
 """Seconds between two looks for a stall."""
@@ -142,10 +148,18 @@ class ServeLoop:
         self._is_over = False
         self._error: BaseException | None = None
         self._started_at = now()
+        self._answered_at = now()
+        self._stepped_at = now()
 
     async def run(self) -> None:
         """Returns when the run is over. Raises what the environment raises."""
-        await supervise(self._follow_trainer(), self._start_groups(), self._report_stalls())
+        await supervise(
+            self._follow_trainer(),
+            self._start_groups(),
+            self._watch(STALL_S, self._is_stuck, self._report_stuck),
+            self._watch(SILENT_S, self._is_silent, self._report_silence),
+            self._watch(FULL_S, self._is_full, self._report_full),
+        )
 
     # --- the trainer's side
 
@@ -178,6 +192,7 @@ class ServeLoop:
         """Take in a status. `sent_before` groups had been sent when it was requested."""
         self._is_over = is_over(status, self._state)
         self._status = status
+        self._answered_at = now()
         self._sent_before_status = sent_before
         await self._env.server.update_weight(status["env_weight"])
         await self._take_step(status["current_step"])
@@ -187,6 +202,8 @@ class ServeLoop:
         """Heed the trainer's step: evaluation, checkpoint, log."""
         before = self._state.step
         self._state.step = step
+        if before != step:
+            self._stepped_at = now()
         if is_passed(before, step, self._config.steps_per_eval):
             self.begin_evaluation()
         interval = self._state.checkpoint_interval
@@ -232,16 +249,21 @@ class ServeLoop:
         api = self._run.api
         if self._status is None or self._is_over or not api.is_available:
             return 0
-        sent_since_status = api.sent - self._sent_before_status
         return free_places(
             self._status,
             self._config,
             self._state,
             workers=self._env.max_num_workers,
             sampling=len(self._groups),
-            on_the_way=api.in_delivery + sent_since_status,
+            on_the_way=self._on_the_way,
             is_evaluating=self.is_evaluating,
         )
+
+    @property
+    def _on_the_way(self) -> int:
+        """The groups that have been sampled and that the queue in the status does not show yet."""
+        sent_since_status = self._run.api.sent - self._sent_before_status
+        return self._run.api.in_delivery + sent_since_status
 
     async def _start_groups(self) -> None:
         """Start a group whenever there is room."""
@@ -311,22 +333,47 @@ class ServeLoop:
             self._error = task.exception()
             self._changed.set()
 
-    # --- stalls
+    # --- stalls: an outage of run-api and silent inference servers have their own reports
 
-    async def _report_stalls(self) -> None:
-        """Warn for every STALL_S during which no group has started although there was room.
-
-        Without room this is not a stall: a full queue, an outage and silent inference servers have their own reports.
-        """
-        waiting_since = now()
+    async def _watch(self, limit_s: float, lasts: Callable[[float], bool], report: Callable[[], None]) -> None:
+        """Call `report` each time that `lasts(since)` was true at every look for `limit_s` seconds."""
+        since = now()
         while True:
             await asyncio.sleep(LOOK_S)
-            if self.room <= 0:
-                waiting_since = now()
-            if now() - max(waiting_since, self._started_at) >= STALL_S:
-                waiting_since = now()
-                detail = f"there is room for {self.room}; {len(self._groups)} are in progress; {self._waits_for()}"
-                self._run.failures.note("no group has started for a minute", detail)
+            if not lasts(since):
+                since = now()
+            elif now() - since >= limit_s:
+                report()
+                since = now()
+
+    def _is_stuck(self, since: float) -> bool:
+        """Whether there is room, and no group has started."""
+        return self.room > 0 and self._started_at <= since
+
+    def _report_stuck(self) -> None:
+        detail = f"there is room for {self.room}; {len(self._groups)} are in progress; {self._waits_for()}"
+        self._run.failures.note("no group has started for a minute", detail)
+
+    def _is_silent(self, since: float) -> bool:
+        """Whether run-api accepts requests, and has answered none."""
+        return self._run.api.is_available and self._answered_at <= since
+
+    def _report_silence(self) -> None:
+        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", SILENT_S)
+
+    def _is_full(self, since: float) -> bool:
+        """Whether the queue at run-api has no place for another group, and the trainer has made no step."""
+        if self._status is None or self._state.batch_size == -1 or self._stepped_at > since:
+            return False
+        return queue_room(self._status, self._config, self._state) <= len(self._groups) + self._on_the_way
+
+    def _report_full(self) -> None:
+        logger.warning(
+            "The queue at run-api is full, and the trainer has made no step for %.0f minutes. If it waits for a batch, "
+            "an environment that was killed may still have its share of each batch reserved: restart run-api and the "
+            "trainer.",
+            FULL_S / 60,
+        )
 
     def _waits_for(self) -> str:
         if self._drawing is None:

@@ -164,7 +164,8 @@ class ServerState:
         if self._clock() - last_sign >= SILENT_S:
             self._reported_at = self._clock()
             logger.warning(
-                "No answer from %s for %.0f s; %d requests wait. Each fails after openai.timeout seconds.",
+                "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, and "
+                "its group after env.worker_timeout seconds.",
                 self.adapter.address,
                 SILENT_S,
                 len(self._began),

@@ -100,7 +100,9 @@ class TrainMetrics:
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
         """For each scored rollout since the last `drain`: 1.0 if its reward is at least 0.5, else 0.0."""
-        self._values: defaultdict[str, list[float]] = defaultdict(list)
+        # Sums, because a model without any success makes no log step for days.
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
         self._recent: deque[str] = deque(maxlen=DIVERSITY_WINDOW)
@@ -113,24 +115,28 @@ class TrainMetrics:
         self._groups[category] += 1
         self._recent.append(problem.task)
         self._since_log += accuracy_counts(group)
-        self._values["train/signal_share"].append(group.has_signal)
-        self._values[f"{category}/signal_share"].append(group.has_signal)
+        self._add("train/signal_share", group.has_signal)
+        self._add(f"{category}/signal_share", group.has_signal)
         if problem.level is not None:
-            self._values[f"train_task/{problem.task}/level"].append(problem.level)
+            self._add(f"train_task/{problem.task}/level", problem.level)
         for rollout in group.rollouts:
             self._observe_outcome(rollout)
         for rollout in group.scored:
             self._observe_score(problem, rollout)
             self._observe_reward(problem, rollout)
 
+    def _add(self, name: str, value: float) -> None:
+        self._sums[name] += value
+        self._counts[name] += 1
+
     def _observe_outcome(self, rollout: Rollout) -> None:
         for outcome in Outcome:
-            self._values[f"train/outcome_{outcome.value}"].append(rollout.score.outcome is outcome)
+            self._add(f"train/outcome_{outcome.value}", rollout.score.outcome is outcome)
         if rollout.mask_reason:
             self._masked[rollout.mask_reason] += 1
 
     def _observe_score(self, problem: Problem, rollout: Rollout) -> None:
-        is_correct = float(rollout.reward >= CORRECT_THRESHOLD)
+        is_correct = 1.0 if rollout.reward >= CORRECT_THRESHOLD else 0.0
         is_exact = rollout.score.outcome is Outcome.CORRECT
         self.percent_correct.append(is_correct)
         for scope in (
@@ -138,8 +144,8 @@ class TrainMetrics:
             f"train_category/{problem.category}",
             f"train_task/{problem.task}",
         ):
-            self._values[f"{scope}/percent_correct"].append(is_correct)
-            self._values[f"{scope}/percent_exact"].append(is_exact)
+            self._add(f"{scope}/percent_correct", is_correct)
+            self._add(f"{scope}/percent_exact", is_exact)
 
     def _observe_reward(self, problem: Problem, rollout: Rollout) -> None:
         reward = rollout.reward
@@ -155,14 +161,14 @@ class TrainMetrics:
         if problem.level is not None:
             shown[f"level/{problem.level}"] = reward
         for name, value in shown.items():
-            self._values[f"train_reward/{name}"].append(value)
+            self._add(f"train_reward/{name}", value)
 
     def drain(self) -> dict[str, float]:
         """The means since the last call, by wandb name. One log line states the accuracies."""
         if self._since_log["scored"]:
             logger.info("Since the last log step: %s.", accuracy_words(self._since_log))
-        means = {name: fmean(values) for name, values in self._values.items()}
-        completions = len(self._values[f"train/outcome_{Outcome.CORRECT.value}"])
+        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        completions = self._counts[f"train/outcome_{Outcome.CORRECT.value}"]
         for reason, count in self._masked.items():
             means[f"train/masked_{reason}"] = count / completions
         for category, count in self._groups.items():
@@ -171,7 +177,8 @@ class TrainMetrics:
             groups_by_task = Counter(self._recent)
             means["train/effective_tasks"] = effective_number(list(groups_by_task.values()))
         self.percent_correct.clear()
-        self._values.clear()
+        self._sums.clear()
+        self._counts.clear()
         self._groups.clear()
         self._masked.clear()
         self._since_log.clear()

@@ -79,6 +79,7 @@ class TrajectoryApi:
             first_delay_s=FIRST_DELAY_S,
             max_delay_s=MAX_DELAY_S,
         )
+        self._trainer_sets_steps = state.total_steps == -1
         self._is_restarted = False
         self._status_requests = itertools.count(1)
         self._newest_status = 0
@@ -108,8 +109,7 @@ class TrajectoryApi:
         state.metrics_prefix = answer["wandb_name"]
         state.checkpoint_dir = answer["checkpoint_dir"]
         state.checkpoint_interval = answer["checkpoint_interval"]
-        if state.total_steps == -1:
-            state.total_steps = answer["num_steps"]
+        self._take_over_steps(answer)
         if state.total_steps == -1:
             raise EnvironmentSetupError("Neither env.total_steps nor the trainer says how many steps there are.")
         logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
@@ -136,7 +136,13 @@ class TrajectoryApi:
         state.env_id = new
         state.step = step
         self._is_restarted = False
+        self._take_over_steps(answer)
         await self.take_over_limits()
+
+    def _take_over_steps(self, registration: Mapping[str, Any]) -> None:
+        """A trainer that was restarted may have another number of steps."""
+        if self._trainer_sets_steps and registration["num_steps"] != -1:
+            self._state.total_steps = registration["num_steps"]
 
     async def _registration(self) -> dict[str, Any]:
         config = self._config
@@ -168,8 +174,11 @@ class TrajectoryApi:
                 "lower env.group_size or raise the batch size."
             )
 
-    async def sign_off(self, env_id: int) -> None:
-        """Tell the API that this environment has ended, so that its share of the batches goes to the others."""
+    async def sign_off(self, env_id: int) -> bool:
+        """Tell the API that this environment has ended, so that its share of the batches goes to the others.
+
+        Returns whether the API has answered.
+        """
         try:
             await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
         except ApiError as error:
@@ -178,6 +187,8 @@ class TrajectoryApi:
                 env_id,
                 error,
             )
+            return False
+        return True
 
     async def _until_answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
@@ -275,7 +286,14 @@ class TrajectoryApi:
             # A restarted trainer may count from its last checkpoint. Then its steps from there on count.
             step = self._state.step
             sampled_at = step if sampled_at is None else min(sampled_at, step)
-            outcome = await self._attempt(group, sampled_at)
+            try:
+                outcome = await self._attempt(group, sampled_at)
+            except Exception as error:  # noqa: BLE001
+                # Nobody awaits this task, so the error would be lost, and the item would stay pending.
+                self._failures.note(
+                    "error while a group was delivered, the group is lost", f"{type(error).__name__}: {error}"
+                )
+                outcome = GroupOutcome.FAULT
             if outcome is None:
                 await asyncio.sleep(RESEND_S)
         on_outcome(outcome)
@@ -324,11 +342,12 @@ class TrajectoryApi:
                 len(left),
             )
         await cancel_and_wait(left)
-        env_id = self._state.env_id
-        self._state.env_id = None
-        if env_id is not None:
-            await self.sign_off(env_id)
         await self._transport.close()
+        env_id = self._state.env_id
+        # An API that is busy may not answer before the shutdown goes on. Then the last checkpoint keeps the number, and
+        # the next start signs it off.
+        if env_id is not None and await self.sign_off(env_id):
+            self._state.env_id = None
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""

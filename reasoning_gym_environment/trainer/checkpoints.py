@@ -174,10 +174,9 @@ class RunCheckpoints:
             folder = self._folder
         except OSError as error:
             raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
-        steps = sorted(
-            (int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")),
-            reverse=True,
-        )
+        names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
+        # Somebody may have kept a copy, such as step-50-old.json.
+        steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
         for path in (
             folder / LATEST,
             *(folder / f"step-{step}.json" for step in steps if step <= state.step),

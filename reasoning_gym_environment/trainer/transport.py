@@ -12,11 +12,15 @@ import aiohttp
 
 from ..utils.clock import now
 
-TIMEOUT_S = 10.0
-"""A request that takes longer than this fails and is retried."""
+TIMEOUT_S = 300.0
+"""A request that takes longer than this fails and is retried.
 
-GROUP_TIMEOUT_S = 60.0
-"""The same for a request that carries a scored group, which can be megabytes."""
+run-api answers nothing while it encodes a batch for its trainer: about 40 s for 1,024 sequences of 4,096 tokens. A
+group whose request fails meanwhile is accepted afterwards all the same, and the trainer gets it twice.
+"""
+
+CONNECT_TIMEOUT_S = 10.0
+"""The same for the connection alone. The operating system accepts it at once, even while run-api is busy."""
 
 IDLE_S = 3.0
 """A connection that has been idle for this long is not used again: run-api closes idle connections after 5 s."""
@@ -69,7 +73,7 @@ class HttpTransport:
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer. Raises ApiError, or RefusedError for a 4xx answer other than 408 and 429."""
         async with aiohttp.ClientSession() as session:
-            return await _request(session, method, self.url + path, TIMEOUT_S, json=body)
+            return await _request(session, method, self.url + path, json=body)
 
     async def offer(self, group: Mapping[str, Any]) -> bool:
         """Send one scored group, if the API has its trainer. Returns whether it was sent.
@@ -103,10 +107,11 @@ class HttpTransport:
     async def _connection(self) -> _TrainerConnection:
         """A connection that is not in use. Those that the API may have closed by now are not used again."""
         fresh = [connection for connection in self._idle if connection.idle_s < IDLE_S]
-        for connection in self._idle:
-            if connection not in fresh:
-                await connection.close()
+        stale = [connection for connection in self._idle if connection not in fresh]
+        # Before the first `await`, because other groups take and return connections meanwhile.
         self._idle = fresh
+        for connection in stale:
+            await connection.close()
         return self._idle.pop() if self._idle else _TrainerConnection(self.url)
 
     async def close(self) -> None:
@@ -157,7 +162,7 @@ class _TrainerConnection:
         """Whether the API has its trainer. Raises ApiError."""
         if self._verified_at is None or now() - self._verified_at > VERIFIED_S:
             began = now()
-            info = await _request(self._session, "GET", f"{self._url}/wandb_info", TIMEOUT_S)
+            info = await _request(self._session, "GET", f"{self._url}/wandb_info")
             if info.get("project") is None:
                 return False
             self._verified_at = began
@@ -168,7 +173,7 @@ class _TrainerConnection:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         url = f"{self._url}/scored_data"
         try:
-            await _request(self._session, "POST", url, GROUP_TIMEOUT_S, data=body, headers=headers)
+            await _request(self._session, "POST", url, data=body, headers=headers)
         except ApiError as error:
             error.may_have_arrived = not error.is_gone
             raise
@@ -182,10 +187,9 @@ async def _request(
     session: aiohttp.ClientSession,
     method: str,
     url: str,
-    timeout_s: float,
     **options: Any,
 ) -> dict[str, Any]:
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     try:
         async with session.request(method, url, timeout=timeout, **options) as response:
             code = response.status

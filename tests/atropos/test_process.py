@@ -16,7 +16,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import DETERMINING, MEASURED_PROMPTS
+from reasoning_gym_environment.atropos.process import DETERMINING, LOG_EVERY, MEASURED_PROMPTS
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
@@ -101,6 +101,12 @@ async def test_exactly_the_groups_asked_for_are_written(
     assert {len(group["tokens"]) for group in groups} == {3}
     assert sum(not fails(number) for number in range(inference.asked)) == total
     assert inference.most_running <= min(concurrency, total)
+
+
+async def test_metrics_do_not_pile_up_without_wandb(process: Any) -> None:
+    run = process(FakeInference(), LOG_EVERY + 2, use_wandb=False)
+    await run.run()
+    assert run.env.run.telemetry.percent_correct == [] == run.env.completion_lengths
 
 
 async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:
@@ -233,7 +239,10 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
 async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     tmp_path: Path, process: Any, concurrency: int, good: int
 ) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"^1\d groups in a row could not be sampled: chain_sum: failure"):
+    message = (
+        r"^1\d groups in a row could not be sampled: chain_sum: failure.* start the same command again to resume\.$"
+    )
+    with pytest.raises(EnvironmentSetupError, match=message):
         await process(FakeInference(lambda number: number >= good), 100, concurrency).run()
     assert len(written(tmp_path)) == good
 

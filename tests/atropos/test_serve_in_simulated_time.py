@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
 
 from ..simulation import World
@@ -61,6 +62,35 @@ def test_a_group_starts_within_a_tick_while_there_is_room(seed: int, most_s: flo
     assert world.longest_wait_s <= TICK_S
     assert world.most_sampling <= 4
     world.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("blocked_s", [40.0, 80.0])
+def test_groups_start_and_none_is_sent_twice_while_run_api_encodes_a_batch(blocked_s: float) -> None:
+    world = serves(
+        120.0,
+        lambda world: [(20.0, lambda: world.api.block(blocked_s))],
+        inference=lambda: 2.0,
+        workers=2,
+        batch_size=1024,
+    )
+    assert len(world.started) >= 0.9 * 120.0
+    assert len(world.api.accepted) == len(set(world.api.accepted)) >= 0.9 * 118.0
+    world.check_nothing_is_lost()
+
+
+def test_a_trainer_that_takes_no_batch_and_a_silent_run_api_are_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_loop, "FULL_S", 60.0)
+    serves(2.5 * 60.0, trainer_step_s=1e6)
+    assert [message for message in caplog.messages if "the trainer has made no step for 1 minutes" in message]
+    caplog.clear()
+    serves(120.0, lambda world: [(10.0, lambda: world.api.block(90.0))], workers=1, batch_size=1024)
+    assert [message for message in caplog.messages if "has not answered for 60 s" in message]
+    caplog.clear()
+    # A slow trainer, which takes a batch now and then, is no reason for a warning.
+    serves(150.0, trainer_step_s=45.0, latency=lambda: 0.5)
+    assert not caplog.messages
 
 
 @quick

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_
     assert found == pytest.approx(json.loads(Path(__file__).with_name("metrics.json").read_text()))
     assert metrics.drain().keys() == {"train/effective_tasks"}
     assert metrics.percent_correct == []
+
+
+def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    group = make_group([0.0, 0.25, 0.5, 1.0] * 2)
+    metrics.observe(group)
+    tracemalloc.start()
+    for _ in range(1000):
+        metrics.observe(group)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # `percent_correct` alone keeps a reference for each rollout.
+    assert grown < 1000 * 200
 
 
 def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:

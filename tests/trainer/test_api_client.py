@@ -21,7 +21,7 @@ from reasoning_gym_environment.trainer import api as module
 from reasoning_gym_environment.trainer.api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
 from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
-from reasoning_gym_environment.utils.resilience import RepeatedEvents
+from reasoning_gym_environment.utils.resilience import RepeatedEvents, with_deadline
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 from ..process_table import until
@@ -202,6 +202,34 @@ async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi, rese
     assert (run.env_id, run.step, run.max_token_len) == (reset["known"], reset["step"], 400)
 
 
+async def test_a_restarted_trainer_may_have_another_number_of_steps_unless_the_settings_say_it(api: FakeApi) -> None:
+    follows, sets = process(api, total_steps=-1), process(api, total_steps=9)
+    for session, _ in (follows, sets):
+        await session.register()
+    api.known, api.num_steps = 0, 20
+    for session, _ in (follows, sets):
+        await session.status()
+    assert (follows[1].total_steps, sets[1].total_steps) == (20, 9)
+
+
+async def test_a_number_that_a_busy_api_did_not_sign_off_remains_for_the_next_start(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, run = process(api)
+    await session.register()
+    with monkeypatch.context() as patch:
+        # It encodes a batch, and the shutdown does not wait for it.
+        patch.setattr(session._transport, "request", lambda *_: asyncio.sleep(60.0))
+        with pytest.raises(TimeoutError):
+            await with_deadline(0.01, session.close())
+        assert run.env_id == 0
+        patch.setattr(session._transport, "request", AsyncMock(side_effect=ApiError("timeout")))
+        await session.close()
+        assert run.env_id == 0
+    await session.close()
+    assert (run.env_id, api.signed_off) == (None, [0])
+
+
 # --- groups on their way
 
 
@@ -251,6 +279,16 @@ async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> N
         await session.deliver({**GROUP, **bad}, None, settled.append)
     await session.deliver({**GROUP, "inference_logprobs": None}, None, settled.append)
     assert settled == [GroupOutcome.SEND_FAILED] * 4 + [GroupOutcome.SENT] and len(api.groups) == 1
+
+
+async def test_an_unforeseen_error_costs_the_group_that_is_delivered_and_is_counted(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, _ = process(api)
+    monkeypatch.setattr(session._transport, "offer", AsyncMock(side_effect=RuntimeError("can't start new thread")))
+    settled: list[GroupOutcome] = []
+    await session.deliver(GROUP, None, settled.append)
+    assert settled == [GroupOutcome.FAULT] and "RuntimeError: can't start new thread" in caplog.text
 
 
 @pytest.mark.parametrize(("limit", "steps", "is_dropped"), [(2, 2, False), (2, 3, True), (0, 1, True), (-1, 99, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -176,13 +177,18 @@ def test_a_stream_that_begins_later_is_not_one_that_began_before_a_restart_of_ru
     assert len({start(step, name=None, number=0).checkpoints.stream_name() for step in (0, 5, 9)}) == 3
 
 
-async def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_newest_up_to_the_trainers_step_is_resumed(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = start(0)
     assert first.loaded() is None
     for step in (5, 10, 15):
         await first.save(step, step)
     assert [start(step).loaded() for step in (4, 5, 14, 16)] == [None, 5, 10, 15]
     assert "has no checkpoint of step 4 or before. The item stream starts afresh" in caplog.text
+    # Somebody keeps a copy.
+    shutil.copy(folder_of(tmp_path) / "step-5.json", folder_of(tmp_path) / "step-5-old.json")
+    assert start(5).loaded() == 5
     # A run that begins anew is newer than what an older one left at later steps.
     await start(0).save(10, 77)
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]

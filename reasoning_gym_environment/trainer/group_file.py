@@ -1,0 +1,64 @@
+"""The file of groups that `serve` writes on request (`data_path_to_save_groups`).
+
+A thread writes it. A disk that hangs must not stop the event loop, which follows the trainer and handles signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..storage.json_lines import AppendLog, open_groups
+from ..utils.resilience import BackgroundCalls, RepeatedEvents
+
+MOST_WAITING = 64
+"""While this many groups wait for the disk, further groups are not written."""
+
+
+class GroupFile:
+    """Appends groups to the file at `path`, or nowhere if it is None. `failures` counts groups that are not written."""
+
+    def __init__(self, path: str | None, failures: RepeatedEvents) -> None:
+        self._path = path
+        self._failures = failures
+        self._log: AppendLog | None = None
+        self._disk = BackgroundCalls("groups")
+        self._writes: set[asyncio.Future[None]] = set()
+
+    def write(self, group: Mapping[str, Any]) -> None:
+        """Begin to append a group. If the disk refuses it or hangs, log that."""
+        if self._path is None:
+            return
+        if len(self._writes) >= MOST_WAITING:
+            self._note_lost(f"{MOST_WAITING} groups wait for the disk")
+            return
+        write = self._disk.submit(self._append, Path(self._path), dict(group))
+        self._writes.add(write)
+        write.add_done_callback(self._note_end)
+
+    async def close(self) -> None:
+        """Write the groups that wait, and release the file. Safe to call twice. Raises OSError."""
+        if self._path is not None:
+            await self._disk.submit(self._close)
+
+    def _note_end(self, write: asyncio.Future[None]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled() and write.exception() is not None:
+            self._note_lost(str(write.exception()))
+
+    def _note_lost(self, why: str) -> None:
+        kind = "group not written to data_path_to_save_groups, sending it anyway"
+        self._failures.note(kind, f"{self._path}: {why}")
+
+    # --- methods that run in the thread of `_disk`
+
+    def _append(self, path: Path, group: dict[str, Any]) -> None:
+        if self._log is None:
+            self._log = open_groups(path, {}, is_resumed=False)
+        self._log.append(group)
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
