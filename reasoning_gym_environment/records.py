@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -219,7 +219,9 @@ def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The value as plain JSON data. Configs hold tuples, keys that are not strings, dates and infinities."""
+    """The value as plain JSON data. Configs hold dataclasses, tuples, keys that are not texts, dates and infinities."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {part.name: getattr(value, part.name) for part in fields(value)}
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

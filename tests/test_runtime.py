@@ -136,10 +136,11 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
 
 @pytest.mark.timeout(60)
 def test_without_an_event_loop_the_caller_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(policy: object) -> None:
+    def fail() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(type(asyncio.get_event_loop_policy()), "new_event_loop", fail)
+    for module in (asyncio, asyncio.events):
+        monkeypatch.setattr(module, "new_event_loop", fail)
     with pytest.raises(OSError, match="Too many open files"):
         LoopThread(Mock())
 

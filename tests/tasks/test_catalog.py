@@ -149,3 +149,10 @@ def test_a_level_s_config_is_the_same_after_json(task: str) -> None:
     config = dict(build_ladder(task).levels[0].config)
     again = config_from_json(task, json.loads(json.dumps(plain(config))))
     assert repr(again) == repr(config)
+
+
+def test_the_config_of_a_mixture_is_the_same_after_json() -> None:
+    """Its datasets are dataclasses within a list."""
+    config = config_of("composite", {"datasets": [{"name": "gcd", "weight": 2, "config": {"max_value": 9}}]})
+    again = config_from_json("composite", json.loads(json.dumps(plain(config))))
+    assert repr(again) == repr(config)
