@@ -289,7 +289,7 @@ class TrajectoryApi:
             try:
                 outcome = await self._attempt(group, sampled_at)
             except Exception as error:  # noqa: BLE001
-                # Nobody awaits this task, so the error would be lost, and the item would stay pending.
+                # No code awaits this task, so the error would be lost, and the item would stay pending.
                 self._failures.note(
                     "error while a group was delivered, the group is lost", f"{type(error).__name__}: {error}"
                 )

@@ -175,7 +175,7 @@ class RunCheckpoints:
         except OSError as error:
             raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
         names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
-        # Somebody may have kept a copy, such as step-50-old.json.
+        # A user may have kept a copy, such as step-50-old.json.
         steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
         for path in (
             folder / LATEST,

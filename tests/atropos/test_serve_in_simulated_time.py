@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -159,6 +160,58 @@ def test_nothing_is_lost_by_evaluations_and_failing_servers(seed: int, handling:
     assert world.evaluations == 1
     assert world.started[-1] > 50.0
     world.check_nothing_is_lost()
+
+
+def events_until(end_s: float, random: Random, world: World) -> list[Event]:
+    """Restarts, failures and evaluations in any order until then, and some at once."""
+    events: list[Event] = []
+    at = 2.0
+    while at < end_s:
+        number = random.randint(1, 9)
+        begins = [
+            partial(setattr, world.api, "loses_answers", number),
+            partial(setattr, world, "fails", number),
+            partial(world.api.block, 2.0 * number),
+            world.loop.begin_evaluation,
+            world.api.stop,
+        ]
+        begin = random.choice(begins)
+        events.append((at, begin))
+        if begin == world.api.stop:
+            at += random.choice([0.01, 1.0, 8.0])
+            events.append((at, world.api.start))
+            at += random.choice([0.01, 0.5, 4.0])
+            events.append((at, world.api.register_trainer))
+        at += random.expovariate(0.2)
+    return events
+
+
+@settings(quick, max_examples=4)
+@given(seed=st.integers(0, 2**32))
+def test_nothing_is_lost_by_any_order_of_events_nor_by_a_resume_after_them(seed: int) -> None:
+    random = Random(seed)
+    latency = random.choice([0.0, 0.05, 0.5, 3.0])
+    sampling = random.choice([0.1, 1.0, 5.0])
+    options: dict[str, Any] = {
+        "latency": lambda: random.uniform(0.0, latency),
+        "inference": lambda: random.expovariate(1.0 / sampling),
+        "workers": random.choice([2, 10]),
+        "batch_size": random.choice([4, 16, 64]),
+        "trainer_step_s": random.choice([0.1, 3.0]),
+        "slow_s": random.choice([0.0, 5.0]),
+        "hook_s": random.choice([0.0, 0.5]),
+        "eval_handling": random.choice(["STOP_TRAIN", "LIMIT_TRAIN", "NONE"]),
+        "eval_limit_ratio": 0.5,
+        "steps_per_eval": random.choice([-1, 1, 5]),
+        "max_staleness_steps": random.choice([-1, 0, 2]),
+        "worker_timeout": random.choice([600.0, 2.0]),
+        "min_batch_allocation": random.choice([None, 0.1]),
+    }
+    world = serves(45.0, partial(events_until, 40.0, random), **options)
+    world.check_nothing_is_lost()
+    resumed = serves(30.0, resumes=world, **options)
+    resumed.check_nothing_is_lost()
+    assert resumed.started[-1] > 15.0
 
 
 def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share() -> None:
