@@ -197,7 +197,7 @@ class ReasoningGymEnv(BaseEnv):
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        """Check a scored group, write it to the file of groups if there is one, and begin to deliver it to the API.
+        """Check a scored group, begin to write it to the file of groups if there is one, and to deliver it to the API.
 
         This replaces Atropos' own method, which drops groups without a log line.
         """
