@@ -201,10 +201,11 @@ def test_the_command_of_the_page(groups: list[Group]) -> None:
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
 
 
-def test_releases_before_0_7_load_the_function_from_its_file(problems: list[PromptedProblem]) -> None:
+def test_releases_before_0_7_load_the_function_from_its_file(groups: list[Group]) -> None:
     from_file = load_extern_object(reasoning_gym_environment.integrations.verl.__file__, "compute_score")
-    row = row_of(0, problems[0])
-    completion = f"<answer>{problems[0].entry['answer']}</answer>"
+    problem = groups[0].problem
+    row = row_of(0, problem)
+    completion = f"<answer>{problem.entry['answer']}</answer>"
     result = from_file(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
     assert result["score"] == 1.0
 
