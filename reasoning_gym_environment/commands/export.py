@@ -177,6 +177,11 @@ def _parser() -> argparse.ArgumentParser:
         help="write N training items with their reference answers, instead of completions",
     )
 
+    _add_choice_of_items(parser)
+    return parser
+
+
+def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
     chosen.add_argument(
         "--tasks",
@@ -215,7 +220,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help="parameters of individual tasks, as in the setting task_overrides",
     )
-    return parser
 
 
 @dataclass
