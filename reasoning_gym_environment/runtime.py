@@ -22,7 +22,6 @@ from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import (
     AT_ONCE,
-    PRESETS,
     EvalSet,
     build_eval_set,
     choose_tasks,
@@ -220,15 +219,16 @@ class Runtime:
         )
 
     async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:
-        """The questions that training excludes. `hold_out: published` adds the questions of published evaluations."""
-        held_out = ExcludedQuestions()
-        if settings.hold_out != "published":
-            return held_out
-        for preset in PRESETS:
-            questions = await self.held_out(settings.model_copy(update={"eval_complexity": preset}))
-            for problem in questions:
-                held_out.add(problem.question)
-        return held_out
+        """The questions that training excludes.
+
+        The rule for held-out questions does not cover the questions of the published results (`eval_complexity` easy
+        or hard), so they are made and excluded one by one.
+        """
+        excluded = ExcludedQuestions()
+        if isinstance(settings.eval_complexity, str):
+            for problem in await self.held_out(settings):
+                excluded.add(problem.question)
+        return excluded
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""

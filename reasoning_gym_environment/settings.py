@@ -182,7 +182,8 @@ class EvaluationSettings(TasksSettings):
     """Seed of the held-out questions. The same seed and settings give the same questions."""
     eval_complexity: EvalComplexity = None
     """Difficulty of the held-out questions. none: reasoning-gym's default parameters. A number from 0 (easiest
-    level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results.
+    level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results. A training run
+    with the same evaluation settings never uses the questions.
     """
     eval_completions: int = Field(1, ge=1)
     """Completions for each held-out question. With more than one, the results include pass@k, the probability that
@@ -190,11 +191,6 @@ class EvaluationSettings(TasksSettings):
     """
     eval_temperature: float = Field(0.1, ge=0.0)
     """Sampling temperature of evaluations. With 0, the model always chooses its most probable token."""
-    hold_out: Literal["content", "published"] = "content"
-    """Which questions training never uses. content: one question in ten, by a hash of its text. published: in
-    addition, the questions of evaluations with eval_complexity easy or hard and the present eval_tasks, eval_seed
-    and num_eval_samples_per_task.
-    """
 
     @property
     def eval_verification(self) -> str:

@@ -59,7 +59,7 @@ DETERMINING = (
     "complexity_mode",
     "curriculum_target_accuracy",
     "task_sampling",
-    "hold_out",
+    "eval_complexity",
     "verification",
     "partial_credit",
     "mask_too_long_completions",

@@ -20,7 +20,7 @@ apply the same rule:
     int.from_bytes(blake2b(question in UTF-8, digest_size=8, person=b"hold-out").digest(), "big") % 10 == 0
 
 An evaluation that is compared with published results ignores the rule, because the published evaluations did. Training
-may draw the questions of such an evaluation too, unless `hold_out: published` excludes them.
+excludes the questions of such an evaluation only if it runs with the same `eval_complexity`.
 """
 
 from __future__ import annotations

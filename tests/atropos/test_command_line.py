@@ -163,7 +163,7 @@ def test_a_key_reaches_its_server_and_is_neither_logged_nor_left_in_the_argument
     monkeypatch.setenv("MY_KEY", "secret")
     made = run(f"evaluate --config run.yaml {flags} --verbose")
     assert [one.api_key for one in made["server_configs"]] == ["secret", "two"][: len(made["server_configs"])]
-    assert "hold_out: content" in caplog.text, "it is verbose"
+    assert "eval_seed: 123" in caplog.text, "it is verbose"
     assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {made['ran']}"
 
 

@@ -189,7 +189,6 @@ NOT_IN_GROUPS = {
     "eval_tasks",
     "num_eval_samples_per_task",
     "eval_seed",
-    "eval_complexity",
     "eval_completions",
     "eval_temperature",
 }
