@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
-from ..utils.terminal import check_file
+from ..utils.terminal import check_file, not_negative
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, files_of, load
 from .page import render
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-rollouts",
         default=1000,
-        type=int,
+        type=not_negative,
         metavar="N",
         help="rollouts to browse, at most (default: 1000)",
     )
