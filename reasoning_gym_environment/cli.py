@@ -71,8 +71,13 @@ COMMANDS = {
     "grade-server": Command(
         "integrations.servers:grade_server",
         "grade completions over HTTP for other trainers",
+        after_signal="",
     ),
-    "openenv": Command("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
+    "openenv": Command(
+        "integrations.servers:openenv",
+        "serve the tasks as an OpenEnv environment",
+        after_signal="",
+    ),
     "regrade": Command(
         "commands.regrade:main",
         "score saved completions again, without inference",
