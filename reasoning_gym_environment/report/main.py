@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         published=published,
     )
     size = _write(page, options.output)
-    print(f"{options.output} ({size / 1e6:.1f} MB)")
+    print(f"{options.output} ({size / 1e3:,.0f} kB)")
     return 0
 
 

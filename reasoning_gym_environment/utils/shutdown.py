@@ -53,7 +53,7 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
         for number in SIGNALS:
             loop.remove_signal_handler(number)
     if received:
-        logger.info("Closed after %s.", received[0].name)
+        logger.info("Closed after %s. Run the same command again to resume.", received[0].name)
         sys.exit(128 + received[0])
 
 

@@ -78,7 +78,7 @@ def test_a_signal_closes_and_gives_its_exit_code_and_a_second_one_ends_at_once(
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(int(number)), manner]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    stopped = [f"Closed after {number.name}."] if manner == "willing" else []
+    stopped = [f"Closed after {number.name}. Run the same command again to resume."] if manner == "willing" else []
     begun = f"{number.name}: flushing buffers and closing. Send it again to stop immediately."
     assert ended.stdout.splitlines() == [begun, "cancelled", "closed", *stopped]
     assert ended.returncode == 128 + number and "Traceback" not in ended.stderr
