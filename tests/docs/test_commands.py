@@ -105,7 +105,7 @@ def run_ours(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 PARQUET = re.compile(r"([\w/-]+)/(\w+\.parquet)")
 
 
-def test_the_files_that_the_commands_of_other_programs_read_written_by_ours() -> None:
+def test_files_that_other_programs_read_are_written_by_our_commands() -> None:
     named = set()
     for page in PAGES:
         text = page.read_text("utf-8")
