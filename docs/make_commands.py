@@ -70,9 +70,9 @@ def written() -> dict[str, str]:
 def pages() -> dict[str, str]:
     """File name -> text of all pages; README.md lists the commands."""
     found = {"README.md": INTRODUCTION}
-    for command, (_, purpose) in cli.COMMANDS.items():
-        found["README.md"] += f"| [{command}]({command}.md) | {escaped(purpose)} |\n"
-        found[f"{command}.md"] = page(command, purpose)
+    for name, command in cli.COMMANDS.items():
+        found["README.md"] += f"| [{name}]({name}.md) | {escaped(command.summary)} |\n"
+        found[f"{name}.md"] = page(name, command.summary)
     return found
 
 

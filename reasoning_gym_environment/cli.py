@@ -6,6 +6,7 @@ This module imports only light modules, so that Ctrl-C ends a command with one l
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import importlib
 import logging
@@ -13,22 +14,28 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
 from . import __version__
 from .errors import EnvironmentSetupError, missing_extra
 
 ATROPOS = "cli:run_with_atropos"
+RESUMES = "The same command resumes where it stopped."
 
 
 class Command(NamedTuple):
-    """`target` is the module and the function that takes the arguments and returns the exit code."""
+    """`target` is the module and the function that takes the arguments and returns the exit code.
+
+    `after_signal` says what the user can do after the command was interrupted.
+    """
 
     target: str
     summary: str
+    after_signal: str = "The same command starts again from the beginning."
 
 
 COMMANDS = {
@@ -43,12 +50,18 @@ COMMANDS = {
     "serve": Command(
         ATROPOS,
         "generate scored groups for a trainer (needs run-api and an inference server)",
+        RESUMES,
     ),
     "process": Command(
         ATROPOS,
         "write scored groups to a JSONL file for fine-tuning (needs an inference server)",
+        RESUMES,
     ),
-    "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)"),
+    "evaluate": Command(
+        ATROPOS,
+        "score a model on held-out questions (needs an inference server)",
+        RESUMES,
+    ),
     "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
     "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
     "benchmark": Command(
@@ -58,9 +71,18 @@ COMMANDS = {
     "grade-server": Command(
         "integrations.servers:grade_server",
         "grade completions over HTTP for other trainers",
+        after_signal="",
     ),
-    "openenv": Command("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
-    "regrade": Command("commands.regrade:main", "score saved completions again, without inference"),
+    "openenv": Command(
+        "integrations.servers:openenv",
+        "serve the tasks as an OpenEnv environment",
+        after_signal="",
+    ),
+    "regrade": Command(
+        "commands.regrade:main",
+        "score saved completions again, without inference",
+        RESUMES,
+    ),
 }
 
 HELP = """usage: reasoning-gym-env COMMAND [options]
@@ -97,17 +119,22 @@ class ShownRecord(logging.LogRecord):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command, and exit with its code: 130 after Ctrl-C, 141 if the reader of the output has gone away.
+    """Run one command, and exit with its code.
 
-    An error that the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
+    The code is 130 after Ctrl-C, 143 after SIGTERM, and 141 if the reader of the output has gone away. An error that
+    the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
     """
     _open_missing_streams()
     _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
+    received: list[int] = []
     try:
-        code = _run_and_flush(arguments)
+        with _sigterm_like_ctrl_c(received):
+            code = _run_and_flush(arguments)
     except KeyboardInterrupt:
-        code = last_words("interrupted.", 128 + signal.SIGINT)
+        number = received[0] if received else signal.SIGINT
+        command = COMMANDS.get(arguments[0]) if arguments else None
+        code = last_words(f"interrupted. {command.after_signal if command else ''}".strip(), 128 + number)
     except BrokenPipeError:
         discard(sys.stdout)
         code = 128 + signal.SIGPIPE
@@ -116,6 +143,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         code = _report_os_error(error)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _sigterm_like_ctrl_c(received: list[int]) -> Iterator[None]:
+    """Let SIGTERM do what SIGINT does, so that a terminated command cleans up. Adds the signal to `received`."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):
+            # The program was started in the background, so it ignores Ctrl-C.
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:
+        # Only the main thread can handle signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _open_missing_streams() -> None:
@@ -180,7 +231,7 @@ def last_words(text: str, code: int) -> int:
 def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        lines = [f"  {command:<12} {summary}\n" for command, (_, summary) in COMMANDS.items()]
+        lines = [f"  {name:<12} {command.summary}\n" for name, command in COMMANDS.items()]
         print(HELP.format(commands="".join(lines)), end="")
         return 0
     if name == "--version":

@@ -6,6 +6,7 @@ values that the commands start with.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnu
 from pydantic import (
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -21,11 +23,30 @@ from .errors import unknown_name
 from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
 
+LIMITS = {
+    "max_num_workers": (1, math.inf),
+    "max_num_workers_per_node": (1, math.inf),
+    "steps_per_eval": (0, math.inf),
+    "eval_limit_ratio": (0, 1),
+    "inference_weight": (0, math.inf),
+    "batch_size": (1, math.inf),
+    "max_batches_offpolicy": (1, math.inf),
+    "num_rollouts_to_keep": (0, math.inf),
+    "num_rollouts_per_group_for_logging": (1, math.inf),
+    "min_items_sent_before_logging": (0, math.inf),
+    "min_batch_allocation": (0, 1),
+    "worker_timeout": (1, math.inf),
+}
+"""The lowest and the highest value of numbers that Atropos does not check."""
+
+MINUS_ONE = ("max_num_workers", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
+"""Settings of LIMITS for which -1 means: the default, all, or no limit."""
+
 
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
     """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     # Sampling for training, and completions to ignore.
     train_temperature: float = Field(1.0, gt=0.0, le=2.0)
@@ -102,6 +123,17 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             if name not in cls.model_fields:
                 raise ValueError(str(unknown_name("setting", str(name), cls.model_fields)))
         return values
+
+    @field_validator(*LIMITS)
+    @classmethod
+    def _is_within_its_limits(cls, value: Any, info: ValidationInfo) -> Any:
+        least, most = LIMITS[info.field_name or ""]
+        is_special = value is None or (value == -1 and info.field_name in MINUS_ONE)
+        if not is_special and not least <= value <= most:
+            limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+            special = "-1, or " if info.field_name in MINUS_ONE else ""
+            raise ValueError(f"expected {special}a number {limits}, got {value}")
+        return value
 
     @field_validator("rollout_save_score_threshold")
     @classmethod

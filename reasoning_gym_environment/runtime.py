@@ -356,10 +356,13 @@ class LoopThread:
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         self._running.add(task)
+        caller = asyncio.current_task()
+        assert caller is not None, "asyncio runs this coroutine as a task"
         try:
             return await task
         except asyncio.CancelledError:
-            if self._is_closed:
+            # A caller that has cancelled its work does not take an error, and asyncio would log it.
+            if self._is_closed and not caller.cancelling():
                 raise EnvironmentSetupError(CLOSED) from None
             raise
         finally:

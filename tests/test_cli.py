@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import cli
+from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 
 from .env_support import dumped
 from .mock_dialects import ThreadedMockServer
+from .process_table import parents, workers_of
 from .support import (
     PATIENCE_S,
     AddingStudent,
@@ -168,5 +170,33 @@ def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch:
         assert end.value.code == code and said in capsys.readouterr().err
 
     ends("train", 2, "'train': expected one of tasks, ")
-    monkeypatch.setattr(cli, "_run", lambda arguments: signal.raise_signal(signal.SIGINT))
-    ends("serve", 130, "reasoning-gym-env: interrupted.\n")
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        monkeypatch.setattr(cli, "_run", lambda arguments, number=number: signal.raise_signal(number))
+        ends("regrade", code, "reasoning-gym-env: interrupted. The same command resumes where it stopped.\n")
+        ends("audit", code, "reasoning-gym-env: interrupted. The same command starts again from the beginning.\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_so_in_one_line_and_leaves_neither_files_nor_processes(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    log = tmp_path / "export.log"
+    target = tmp_path / "out"
+    arguments = ["export", "--cold-start", "1000000", "--tasks", "gcd", "--to", str(target)]
+    # Without the first line, the command ignores SIGINT if the tests run in the background.
+    program = f"""
+import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
+from {cli.__name__} import main
+main({arguments!r})"""
+    with running(["-c", program], log, tmp_path) as process:
+        rows = target / UNFINISHED / "data" / "train.jsonl"
+        wait_for(lambda: rows.exists() and rows.stat().st_size, "rows")
+        workers = workers_of(process.pid)
+        process.send_signal(number)
+        assert process.wait(timeout=PATIENCE_S) == 128 + number
+    wait_for(lambda: not set(workers) & parents().keys(), "the end of the workers")
+    assert workers and not target.exists()
+    last_line = log.read_text().splitlines()[-1]
+    assert last_line == "reasoning-gym-env: interrupted. The same command starts again from the beginning."
+    assert "Traceback" not in log.read_text()

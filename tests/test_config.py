@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from atroposlib.envs.base import BaseEnvConfig
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig, default_configs
+from reasoning_gym_environment.atropos.command_line import Server
+from reasoning_gym_environment.config import MINUS_ONE, ReasoningGymEnvConfig, default_configs
 
 from .support import parsed_command_line
 
@@ -31,6 +34,36 @@ def test_invalid_values_fail_with_the_name_of_their_field() -> None:
             with pytest.raises(ValidationError) as caught:
                 ReasoningGymEnvConfig(**{name: value})
             assert {error["loc"][0] for error in caught.value.errors()} == {name}, (name, value)
+
+
+SEEDS = ("seed", "eval_seed")
+MAY_BE_NEGATIVE = {*SEEDS, "total_steps", "max_staleness_steps", *MINUS_ONE}
+MAY_BE_ZERO = {"steps_per_eval", "eval_limit_ratio", "inference_weight", "num_rollouts_to_keep", "complexity_mode"}
+MAY_BE_ZERO |= {"min_items_sent_before_logging", "min_batch_allocation", "num_eval_samples_per_task"}
+MAY_BE_ZERO |= {"eval_complexity", "eval_temperature", "rollout_save_score_threshold"}
+
+
+WITHOUT_EFFECT = ("max_eval_workers", "rolling_buffer_length")
+
+
+@pytest.mark.parametrize("kind", [ReasoningGymEnvConfig, Server])
+def test_a_number_without_a_meaning_is_refused(kind: type[BaseModel]) -> None:
+    checked = set()
+    for name, field in kind.model_fields.items():
+        is_number = {int, float} & {field.annotation, *get_args(field.annotation)}
+        if not is_number or name in WITHOUT_EFFECT:
+            continue
+        for text in ("-5", "-1", "0", "nan", "inf", "-inf", "1e400"):
+            try:
+                value = getattr(kind(**{name: text}), name)
+            except ValidationError:
+                checked.add(name)
+                continue
+            assert math.isfinite(value), name
+            assert value >= 0 or name in MAY_BE_NEGATIVE, (name, text)
+            assert value != 0 or name in MAY_BE_ZERO | MAY_BE_NEGATIVE - set(MINUS_ONE), (name, text)
+            assert value != -5 or name in SEEDS, (name, text)
+    assert len(checked) >= 3, "the names of the settings"
 
 
 def test_what_can_be_written_in_several_ways_means_the_same() -> None:

@@ -14,6 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from examples.demo.inference_server import Generation
+from reasoning_gym_environment import __version__
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
 
@@ -171,7 +172,32 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     assert all(Path(tmp_path, f"step-{step}", "samples.jsonl").exists() for step in (25, 50))  # noqa: ASYNC240
     assert env.config.data_dir_to_save_evals == str(tmp_path)
     metrics = json.loads((tmp_path / "step-25" / "metrics.json").read_text())
-    assert len(metrics["config_general"]["generation_parameters"]["system_prompt"]) == 16
+    parameters = metrics["config_general"]["generation_parameters"]
+    assert len(parameters["system_prompt"]) == 16
+    assert parameters["reasoning_gym_environment_version"] == __version__
+
+
+async def test_results_are_replaced_only_by_whole_results(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    await env.evaluate()
+    folder = tmp_path / "step-0"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before.keys() == {"metrics.json", "samples.jsonl"}
+
+    async def stop_halfway(writer: Any, *_: Any, **options: Any) -> None:
+        place = Path(writer.config.data_dir_to_save_evals)
+        place.mkdir(exist_ok=True)  # noqa: ASYNC240
+        (place / "metrics.json").write_text('{"half')
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(env), "evaluate_log", stop_halfway)
+        await env.evaluate()
+    assert {path.name: path.read_bytes() for path in folder.glob("*.json*")} == before
+    await env.evaluate()
+    assert {path.name for path in folder.iterdir()} == before.keys()
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
+import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -144,6 +148,30 @@ def test_without_an_event_loop_the_caller_gets_the_reason(monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "new_event_loop", fail)
     with pytest.raises(OSError, match="Too many open files"):
         LoopThread(Mock())
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_while_a_caller_waits_is_not_logged_as_an_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = LoopThread(Mock(start=AsyncMock(), close=AsyncMock()))
+    is_running = threading.Event()
+
+    async def work() -> None:
+        is_running.set()
+        await asyncio.Event().wait()
+
+    def interrupted(_: Future[Any]) -> None:
+        is_running.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(work())
+    thread.close()
+    # asyncio logs an error that nobody has taken when its task is collected.
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_start_that_fails_leaves_no_worker(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

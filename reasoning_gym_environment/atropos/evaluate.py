@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import (
     TASK_TABLE,
@@ -17,13 +18,16 @@ from ..evaluation.results import (
     summarise,
     task_table,
 )
-from ..evaluation.runner import AnswerLog, grading
+from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Run
 from . import preflight
 from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
+
+UNFINISHED = ".unfinished"
+"""Name of the folder for the results while they are written. The report skips hidden folders."""
 
 
 async def evaluate_once(env: Hooks, settings: str = "") -> None:
@@ -95,9 +99,13 @@ async def _write(
     parameters: dict[str, Any],
     started: float,
 ) -> None:
-    """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError."""
+    """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError.
+
+    A process that is killed meanwhile leaves the files of an earlier evaluation, or whole new files.
+    """
+    unfinished = folder / UNFINISHED
     writer = copy.copy(env)
-    writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(folder)})
+    writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})
     await writer.evaluate_log(
         results.metrics(with_tasks=True),
         start_time=started,
@@ -106,6 +114,9 @@ async def _write(
         generation_parameters=parameters,
         verbose=False,
     )
+    for name in (SAMPLES, METRICS):
+        (unfinished / name).replace(folder / name)
+    unfinished.rmdir()
 
 
 def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:
@@ -126,6 +137,7 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
         "system_prompt": hashlib.sha256(system_prompt.encode()).hexdigest()[:16],
         "verification": config.eval_verification,
         "grading": grading(config.eval_verification),
+        "reasoning_gym_environment_version": __version__,
     }
     found = run.inference.found
     if found:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -37,7 +36,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, check_file, positive, print_table
+from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
 from ..verification.item_checks import has_right_answer
 from .items import right_answer
@@ -92,6 +91,8 @@ VERDICTS = {
     "pays-garbage": "pays a worthless answer",
     "solved-by-constant": "has a level on which one answer is right on most items",
     "no-oracle": "has items that come without a right answer",
+    "not-graded": "has right answers that could not be scored",
+    "no-items": "makes no items",
 }
 """The verdicts other than "sound", the worst first."""
 
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     for verdict in options.fail_on:
         if verdict not in VERDICTS:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
-    if options.json:
+    if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json, inputs=options.task_modules)
     # Some verifiers and constructors print, and standard output is for the result.
@@ -150,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--seed",
-        type=int,
+        type=whole,
         default=0,
         help="another seed gives other items (default: 0)",
     )
@@ -202,7 +203,8 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     the best paid worthless answer, and this answer. `solved` has (level, constant, share of the level's items on which
     it is right). The audit skips items with a wrong answer, and answers that could not be scored.
     """
-    problems = await _draw_levels(tasks, task, draws, seed)
+    failures: list[str] = []
+    problems = await _draw_levels(tasks, task, draws, seed, failures)
     repeated = problems.pop(AGAIN)
     made = problems[DEFAULT]
     tried = await _try_answers(tasks, _answerable(made)[:items])
@@ -226,10 +228,10 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
         notes.append("its verifier evaluates answers")
     notes += _notes_on_scores([score for _, score in tried])
-    notes += _notes_on_items(made, repeated, draws)
+    notes += _notes_on_items(made, repeated, draws, failures)
     return {
         "task": task,
-        "verdict": judge(right, worthless, bool(solved)),
+        "verdict": judge(right, worthless, bool(solved), _why_unknown(made, tried)),
         "right": right,
         "worthless": (worthless, best),
         "solved": solved,
@@ -237,15 +239,23 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     }
 
 
-def judge(right: float | None, worthless: float, is_solved: bool) -> str:
-    """The verdict that follows from the mean scores; `right` is None if no right answer is known."""
+def judge(right: float | None, worthless: float, is_solved: bool, why_unknown: str) -> str:
+    """The verdict that follows from the mean scores. It is `why_unknown` if `right` is None and nothing is worse."""
     if right is not None and right < FULL:
         return "broken"
     if worthless >= MAX_WORTHLESS:
         return "pays-garbage"
     if is_solved:
         return "solved-by-constant"
-    return "no-oracle" if right is None else "sound"
+    return why_unknown if right is None else "sound"
+
+
+def _why_unknown(made: Sequence[PromptedProblem], tried: Sequence[tuple[str, Score]]) -> str:
+    """The verdict if no right answer has a score."""
+    if not made:
+        return "no-items"
+    is_tried = any(answer == RIGHT for answer, _ in tried)
+    return "not-graded" if is_tried else "no-oracle"
 
 
 def _notes_on_scores(scores: Sequence[Score]) -> list[str]:
@@ -259,7 +269,12 @@ def _notes_on_scores(scores: Sequence[Score]) -> list[str]:
     return notes
 
 
-def _notes_on_items(made: Sequence[PromptedProblem], repeated: Sequence[PromptedProblem], draws: int) -> list[str]:
+def _notes_on_items(
+    made: Sequence[PromptedProblem],
+    repeated: Sequence[PromptedProblem],
+    draws: int,
+    failures: Sequence[str],
+) -> list[str]:
     notes = []
     distinct = len({problem.question for problem in made})
     if 2 * distinct < len(made):
@@ -268,34 +283,55 @@ def _notes_on_items(made: Sequence[PromptedProblem], repeated: Sequence[Prompted
     if repr([problem.entry for problem in made]) != repr([problem.entry for problem in repeated]):
         notes.append("an item made again differs")
     if len(made) < draws:
-        notes.append(f"{draws - len(made)} items could not be made")
+        reason = printable(failures[0], 200) if failures else f"{LEVEL_S:g} s were over"
+        notes.append(f"{draws - len(made)} items could not be made ({reason})")
     return notes
 
 
 # --- items and answers
 
 
-async def _draw_levels(tasks: Tasks, task: str, draws: int, seed: int) -> dict[str, list[PromptedProblem]]:
-    """Items of the default config (under DEFAULT, and made again under AGAIN), and of each level."""
+async def _draw_levels(
+    tasks: Tasks,
+    task: str,
+    draws: int,
+    seed: int,
+    failures: list[str],
+) -> dict[str, list[PromptedProblem]]:
+    """Items of the default config (under DEFAULT, and made again under AGAIN), and of each level.
+
+    `failures` receives the reason for each item that could not be made.
+    """
     overrides = tasks.catalog[task].overrides
     default = config_of(task, overrides)
     configs: dict[str, Mapping[str, Any]] = {DEFAULT: default, AGAIN: default}
     for level in build_ladder(task, overrides=overrides, keep_constant_answer_levels=True).levels:
         configs[f"level {level.index}"] = level.config
-    work = [_draw(tasks, task, config, draws, seed) for config in configs.values()]
+    work = [_draw(tasks, task, config, draws, seed, failures) for config in configs.values()]
     problems = await asyncio.gather(*work)
     return dict(zip(configs, problems, strict=True))
 
 
-async def _draw(tasks: Tasks, task: str, config: Mapping[str, Any], draws: int, seed: int) -> list[PromptedProblem]:
+async def _draw(
+    tasks: Tasks,
+    task: str,
+    config: Mapping[str, Any],
+    draws: int,
+    seed: int,
+    failures: list[str],
+) -> list[PromptedProblem]:
     """At most `draws` items: fewer if some cannot be made, or take too long."""
     made: list[PromptedProblem] = []
     deadline = time.monotonic() + LEVEL_S
     for index in range(draws):
         if time.monotonic() >= deadline:
             break
-        with contextlib.suppress(GenerationError):
-            made.append(await tasks.make_async(task, derive_seed(seed, "audit", task, index), config))
+        try:
+            problem = await tasks.make_async(task, derive_seed(seed, "audit", task, index), config)
+        except GenerationError as error:
+            failures.append(str(error))
+        else:
+            made.append(problem)
     return made
 
 

@@ -17,7 +17,7 @@ import asyncio
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -44,15 +44,22 @@ from ..settings import EvaluationSettings, TasksSettings, checked
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..tasks.measured_data import packaged
-from ..utils.terminal import check_folder, positive, printable
+from ..utils.terminal import folder_name, positive, printable, whole
+from .dataset_folder import CARD, new_folder
 from .items import right_answer
 
 QUESTIONS = Path("data", "test.jsonl")
 MANIFEST = Path("manifest.json")
 PUBLISHED = Path("published_results.json")
-CARD = Path("README.md")
 CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "report" / "templates" / "benchmark_card.md.j2"
 LICENCE = "Apache-2.0, the licence of reasoning-gym, whose generators wrote the questions and the answers"
+DEFAULTS: Mapping[str, Any] = {
+    "tasks": "all",
+    "per_task": 5,
+    "seed": 123,
+    "complexity": "none",
+}
+"""The options that choose the questions. A check takes the questions from the manifest."""
 ITEM_S = 30.0
 """Processor time to make an item again, in seconds. A slow machine must not count as a difference."""
 AT_ONCE = 32
@@ -67,10 +74,14 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError or OSError if there are no questions, or if files cannot be read or written.
     """
     options = _parser().parse_args(arguments)
+    unused = [f"--{name.replace('_', '-')}" for name in DEFAULTS if name in options]
+    if options.check is not None and unused:
+        raise EnvironmentSetupError(f"--check does not use {', '.join(unused)}. Remove the option.")
     differences: list[str] = []
     with library.stdout_to_stderr():
         if options.check is None:
-            summary = asyncio.run(_write(options))
+            with new_folder(options.to, QUESTIONS, MANIFEST, PUBLISHED) as folder:
+                summary = asyncio.run(_write(folder, {**DEFAULTS, **vars(options)}))
         else:
             summary, differences = _check(options.check)
     print(summary)
@@ -86,10 +97,10 @@ def _parser() -> argparse.ArgumentParser:
         "results of nine models beside it; or check such a folder on another machine.",
     )
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--to", type=Path, metavar="FOLDER", help="write the dataset to this new folder")
+    action.add_argument("--to", type=folder_name, metavar="FOLDER", help="write the dataset to this new folder")
     action.add_argument(
         "--check",
-        type=Path,
+        type=folder_name,
         metavar="FOLDER",
         help="make the questions of this folder again, and exit with 1 if one of them differs",
     )
@@ -98,25 +109,25 @@ def _parser() -> argparse.ArgumentParser:
     add = questions.add_argument
     add(
         "--tasks",
-        default="all",
+        default=argparse.SUPPRESS,
         help="names, globs or category:NAME, comma-separated, or a number of tasks (default: all)",
     )
     add(
         "--per-task",
         type=positive,
-        default=5,
+        default=argparse.SUPPRESS,
         metavar="N",
         help="questions of each task (default: 5)",
     )
     add(
         "--seed",
-        type=int,
-        default=123,
+        type=whole,
+        default=argparse.SUPPRESS,
         help="another seed gives other questions (default: 123)",
     )
     add(
         "--complexity",
-        default="none",
+        default=argparse.SUPPRESS,
         help="none (reasoning-gym's default configs), a number from 0 (easiest level) to 1 (hardest), or easy or hard, "
         "the configs of the published results, whose questions are not held out (default: none)",
     )
@@ -126,26 +137,23 @@ def _parser() -> argparse.ArgumentParser:
 # --- write
 
 
-async def _write(options: argparse.Namespace) -> str:
-    """Write the folder; returns a sentence about it."""
-    if (options.to / MANIFEST).exists() or (options.to / CARD).exists():
-        raise EnvironmentSetupError(f"{options.to} holds a dataset already: name a new folder with --to.")
-    check_folder("--to", options.to / QUESTIONS.parent)
+async def _write(folder: Path, options: Mapping[str, Any]) -> str:
+    """Write the files of the dataset; returns a sentence about it."""
     settings = checked(
         EvaluationSettings,
-        eval_tasks=options.tasks,
-        num_eval_samples_per_task=options.per_task,
-        eval_seed=options.seed,
-        eval_complexity=options.complexity,
+        eval_tasks=options["tasks"],
+        num_eval_samples_per_task=options["per_task"],
+        eval_seed=options["seed"],
+        eval_complexity=options["complexity"],
     )
     async with Runtime(checked(TasksSettings)) as runtime:
         questions = await runtime.held_out(settings, show_progress=True)
     document = _manifest(questions, settings)
-    _write_rows(options.to / QUESTIONS, questions)
-    _write_json(options.to / MANIFEST, document)
-    _write_json(options.to / PUBLISHED, _published_results())
-    _write_card(options.to / CARD, document)
-    return f"{len(questions)} questions of {len(document['set']['tasks'])} tasks in {options.to}."
+    _write_rows(folder / QUESTIONS, questions)
+    _write_json(folder / MANIFEST, document)
+    _write_json(folder / PUBLISHED, _published_results())
+    _write_card(folder / CARD, document)
+    return f"{len(questions)} questions of {len(document['set']['tasks'])} tasks in {options['to']}."
 
 
 def _manifest(questions: EvalSet, settings: EvaluationSettings) -> dict[str, Any]:
@@ -165,6 +173,7 @@ def _manifest(questions: EvalSet, settings: EvaluationSettings) -> dict[str, Any
 
 
 def _write_rows(path: Path, questions: EvalSet) -> None:
+    path.parent.mkdir()
     with path.open("w", encoding="utf-8") as file:
         for problem in questions:
             row = {

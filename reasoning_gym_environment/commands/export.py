@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -35,8 +35,8 @@ from ..report.load import Group, files_of, group_in
 from ..sampling.item_maker import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import check_folder, positive, share
-from .dataset_folder import CARD, Upload, check_is_new, write_card
+from ..utils.terminal import folder_name, positive, share, whole
+from .dataset_folder import CARD, Upload, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
     EVAL,
@@ -47,6 +47,7 @@ from .export_items import (
     add_options,
     any_complexity,
     check_item_options,
+    items_file,
     task_settings,
     write_items,
 )
@@ -71,14 +72,17 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError or OSError if there is nothing to export, or if files cannot be read or written.
     """
     options = _parse(arguments)
-    upload = Upload(options.push_to_hub, is_public=options.public) if options.push_to_hub else None
-    if options.items:
-        write_items(options)
-    elif options.cold_start:
-        with library.stdout_to_stderr():
-            _write_examples(options)
-    else:
-        _export(options)
+    rows_file = items_file(options) if options.items else ROWS
+    with new_folder(options.to, rows_file) as folder:
+        upload = Upload(options.push_to_hub, is_public=options.public) if options.push_to_hub else None
+        if options.items:
+            summary = write_items(options, folder)
+        elif options.cold_start:
+            with library.stdout_to_stderr():
+                summary = _write_examples(options, folder)
+        else:
+            summary = _write_completions(options, folder)
+    print(summary)
     if upload is not None:
         address = upload.send(options.to)
         print(f"Uploaded to {address}")
@@ -135,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="dumps, and groups of process: files or folders",
     )
-    add("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
+    add("--to", required=True, metavar="FOLDER", type=folder_name, help="a new folder")
     add(
         "--format",
         choices=[*FORMATS, *ITEM_FORMATS],
@@ -198,7 +202,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
     )
     chosen.add_argument(
         "--seed",
-        type=int,
+        type=whole,
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
@@ -239,16 +243,15 @@ class _Summary:
 # --- examples for a cold start
 
 
-def _write_examples(options: argparse.Namespace) -> None:
-    """Write examples from training items, so that none of them is a question of an evaluation."""
+def _write_examples(options: argparse.Namespace, folder: Path) -> str:
+    """Write examples from training items, so that none of them is a question of an evaluation. Returns a sentence."""
     if options.paths or options.format == "dpo":
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
-    path = _new_file(options)
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
         Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
-        path.open("w", encoding="utf-8") as target,
+        _rows_file(folder) as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)
         for problem, answer in tqdm(examples, "export", options.cold_start, unit="item", disable=None):
@@ -260,8 +263,8 @@ def _write_examples(options: argparse.Namespace) -> None:
             target.write(json.dumps(row) + "\n")
             summary.groups[problem.task] += 1
             summary.rows[problem.task] += 1
-    _write_card(options, summary)
-    print(f"{summary.rows.total()} examples of {len(summary.rows)} tasks in {options.to}")
+    _write_card(options, folder, summary)
+    return f"{summary.rows.total()} examples of {len(summary.rows)} tasks in {options.to}"
 
 
 def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProblem, str]]:
@@ -281,27 +284,29 @@ def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProbl
 # --- rows of completions
 
 
-def _export(options: argparse.Namespace) -> None:
+def _write_completions(options: argparse.Namespace, folder: Path) -> str:
+    """Write the good completions; returns sentences about them."""
     if not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     files: dict[Path, Path] = {}
     for path in options.paths:
         files |= {file.resolve(): file for file in files_of(Path(path))}
-    target_path = _new_file(options)
     summary = _Summary()
-    with target_path.open("w", encoding="utf-8") as target:
+    with _rows_file(folder) as target:
         for row in _rows_of_files(list(files.values()), options, summary):
             # The rows are ASCII, because a completion may hold half of a surrogate pair.
             target.write(json.dumps(row) + "\n")
     if not summary.rows.total():
-        target_path.unlink()
         reasons = summary.reasons or "the files hold no groups"
         raise EnvironmentSetupError(f"There is nothing to export: {reasons}.")
-    _write_card(options, summary)
-    print(f"{summary.rows.total()} rows of {summary.groups.total()} groups in {options.to}.")
-    print(f"{CARD} in this folder counts them by task.")
+    _write_card(options, folder, summary)
+    lines = [
+        f"{summary.rows.total()} rows of {summary.groups.total()} groups in {options.to}.",
+        f"{CARD} in this folder counts them by task.",
+    ]
     if summary.skipped:
-        print(f"Skipped: {summary.reasons}.")
+        lines.append(f"Skipped: {summary.reasons}.")
+    return "\n".join(lines)
 
 
 def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: _Summary) -> Iterator[dict[str, Any]]:
@@ -381,13 +386,11 @@ def _row(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, An
 # --- the folder
 
 
-def _new_file(options: argparse.Namespace) -> Path:
-    """The file of rows. Raises EnvironmentSetupError if it cannot be written, or if there is an export already."""
-    path: Path = options.to / ROWS
-    check_is_new(options.to, ROWS)
-    check_folder("--to", path.parent)
-    return path
+def _rows_file(folder: Path) -> TextIO:
+    path = folder / ROWS
+    path.parent.mkdir()
+    return path.open("w", encoding="utf-8")
 
 
-def _write_card(options: argparse.Namespace, summary: _Summary) -> None:
-    write_card(options.to, CARD_TEMPLATE, options=options, summary=summary, version=__version__)
+def _write_card(options: argparse.Namespace, folder: Path, summary: _Summary) -> None:
+    write_card(folder, CARD_TEMPLATE, options=options, summary=summary, version=__version__)

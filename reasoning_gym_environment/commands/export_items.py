@@ -31,8 +31,8 @@ from ..report.load import load
 from ..sampling.item_maker import question_digest
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import check_folder, positive, share
-from .dataset_folder import check_is_new, write_card
+from ..utils.terminal import positive, share, whole
+from .dataset_folder import write_card
 from .item_formats import ITEM_FORMATS, PASS_RATE, Item, Row, Split, write_rows
 from .items import right_answer, training_items
 
@@ -112,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--eval-seed",
-        type=int,
+        type=whole,
         default=argparse.SUPPRESS,
         metavar="SEED",
         help="seed of the held-out questions (default: 123)",
@@ -151,8 +151,6 @@ def check_item_options(options: argparse.Namespace) -> None:
     form = ITEM_FORMATS[options.format]
     if form.is_parquet:
         importlib.import_module("pyarrow")
-    check_is_new(options.to, form.files[_split(options)])
-    check_folder("--to", options.to)
 
 
 def task_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -161,8 +159,10 @@ def task_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {argument: given[name] for name, argument in TASK_SETTINGS.items() if name in given}
 
 
-def _split(options: argparse.Namespace) -> Split:
-    return "eval" if options.items == EVAL else "train"
+def items_file(options: argparse.Namespace) -> str:
+    """The name of the file of rows in the folder."""
+    split: Split = "eval" if options.items == EVAL else "train"
+    return ITEM_FORMATS[options.format].files[split]
 
 
 # --- items
@@ -288,8 +288,11 @@ def _shares(samples: Iterable[Sample], key_of: Callable[[Sample], Hashable]) -> 
 # --- the folder
 
 
-def write_items(options: argparse.Namespace) -> None:
-    """Write the items that the options name, and their card. Raises EnvironmentSetupError if there are none."""
+def write_items(options: argparse.Namespace, folder: Path) -> str:
+    """Write the items that the options name, and their card; returns sentences about them.
+
+    Raises EnvironmentSetupError if there are none.
+    """
     rates = PassRates.read(options.pass_rates) if "pass_rates" in options else None
     # reasoning-gym prints to standard output.
     with library.stdout_to_stderr():
@@ -299,10 +302,10 @@ def write_items(options: argparse.Namespace) -> None:
     if rates is not None:
         for row, problem in zip(rows, items.problems, strict=True):
             row[PASS_RATE] = rates.of(problem, items.split)
-    file = form.files[items.split]
-    write_rows(options.to / file, form, rows)
+    file = items_file(options)
+    write_rows(folder / file, form, rows)
     write_card(
-        options.to,
+        folder,
         CARD_TEMPLATE,
         file=file,
         form=form,
@@ -313,7 +316,8 @@ def write_items(options: argparse.Namespace) -> None:
         version=__version__,
     )
     kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"
-    print(f"{len(rows)} {kind} of {len(items.tasks)} tasks in {options.to / file}")
-    if rates is not None:
-        known = sum(row[PASS_RATE] is not None for row in rows)
-        print(f"{known} of {len(rows)} rows have a pass rate of {rates.model}.")
+    summary = f"{len(rows)} {kind} of {len(items.tasks)} tasks in {options.to / file}"
+    if rates is None:
+        return summary
+    known = sum(row[PASS_RATE] is not None for row in rows)
+    return f"{summary}\n{known} of {len(rows)} rows have a pass rate of {rates.model}."

@@ -4,7 +4,8 @@
       └──── texts ──> Scorer (sandbox, as in a run) ──> scores ──> line with new values, and the old ones in `before`
 
 A line is a sample of `evaluate`, or a group of a dump or of `process`. The new line has the digest of the old line, so
-that the same command can resume. The command checks every part of a line, because a model wrote its texts.
+that the same command can resume. The command checks every part of a line, because a model wrote its texts. Beside the
+samples of an evaluation it writes a new metrics.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,6 +27,8 @@ from tqdm import tqdm
 
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
+from ..evaluation.results import summarise
+from ..evaluation.runner import METRICS, SAMPLES, grading
 from ..evaluation.runner import scored_fields as scored_sample
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
@@ -41,7 +45,7 @@ from ..storage.json_lines import scored_fields as scored_rollout
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, print_table, printable
+from ..utils.terminal import Output, folder_name, print_table, printable
 
 FOLDER_SUFFIX = ".regraded"
 ITEM_S = 20.0
@@ -92,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--to",
-        type=Path,
+        type=folder_name,
         metavar="FOLDER",
         help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
     )
@@ -199,6 +203,38 @@ class _Regrader:
                         log.append(record)
                         self.tally.add(record)
                 bar.update(sum(len(line) for _, line in batch))
+        if path.name == SAMPLES:
+            self._write_metrics(path.with_name(METRICS), target)
+
+    def _write_metrics(self, old: Path, new_samples: Path) -> None:
+        """Write the metrics.json of regraded samples, with the general part of the old one.
+
+        There is nothing to write without an old one, or if no sample has a score. Raises EnvironmentSetupError if the
+        old one is malformed.
+        """
+        if not old.is_file() or not new_samples.is_file():
+            return
+        with new_samples.open("rb") as file:
+            samples = [read_object(line) for line in file]
+        if all(sample["score"] is None for sample in samples):
+            return
+        try:
+            document = json.loads(old.read_text(encoding="utf-8"))
+            results = dict(document.get("results", {}))
+            parameters = document["config_general"].setdefault("generation_parameters", {})
+            parameters.update(
+                {
+                    "verification": self.made_with["verification"],
+                    "grading": grading(self.made_with["verification"]),
+                    "reasoning_gym_environment_version": __version__,
+                    "reasoning_gym_version": self.runtime.library.version,
+                }
+            )
+        except MALFORMED as error:
+            raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {old}: {error!r}.") from error
+        metrics = summarise(samples).metrics(with_tasks=True)
+        document["results"] = dict.fromkeys([*results, "all"], metrics)
+        new_samples.with_name(METRICS).write_text(json.dumps(document, indent=2), encoding="utf-8")
 
     async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
         """The regraded line, or None if there is nothing to write.

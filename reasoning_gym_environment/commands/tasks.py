@@ -24,7 +24,7 @@ from ..tasks.catalog import Catalog, discover, progress
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, positive, print_table, share
+from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.grade import CHECKS
 from .items import right_answer, training_items
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     items.add_argument("--count", type=positive, metavar="N", help="number of items (default: 1)")
     items.add_argument(
         "--seed",
-        type=int,
+        type=whole,
         metavar="N",
         help=f"another seed gives other items (default: {DEFAULT_SEED})",
     )

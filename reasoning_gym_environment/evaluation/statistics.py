@@ -120,8 +120,8 @@ def half_width(questions: Sequence[Question]) -> float:
     The variance of a stratum is the sum over its questions of (the sum of the deviations of the question's completions
     from the mean of the stratum) squared, with the correction C / (C - 1) for C questions. The variances of the strata
     are added and divided by the squared number of completions. With one stratum this is Miller's clustered error.
-    A stratum of a single question does not show its spread. All such strata are pooled into one, which overstates the
-    spread.
+    A stratum of a single question does not show its spread. All such strata are pooled into one. If there is only one
+    such stratum, it is pooled with the smallest other stratum. Pooling overstates the spread.
 
     The degrees of freedom of t follow Satterthwaite. If one stratum holds most of the variance, its degrees of freedom
     count almost alone.
@@ -141,7 +141,10 @@ def half_width(questions: Sequence[Question]) -> float:
 
 
 def _strata(questions: Iterable[Question]) -> list[list[Question]]:
-    """The questions by stratum, in groups of at least two. All strata of a single question form one group."""
+    """The questions by stratum, in groups of at least two if there are two questions.
+
+    All strata of a single question form one group. A single such stratum joins the smallest other group.
+    """
     by_stratum: dict[Hashable, list[Question]] = {}
     for question in questions:
         by_stratum.setdefault(question.stratum, []).append(question)
@@ -149,6 +152,8 @@ def _strata(questions: Iterable[Question]) -> list[list[Question]]:
     single = [group[0] for group in by_stratum.values() if len(group) == 1]
     if len(single) > 1:
         groups.append(single)
+    elif single and groups:
+        min(groups, key=len).extend(single)
     return groups
 
 

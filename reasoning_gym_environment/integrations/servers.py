@@ -19,6 +19,7 @@ import asyncio
 import hmac
 import json
 import os
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +35,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import question_digest
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
-from ..utils.terminal import positive
+from ..utils.terminal import positive, seconds
 from .recipe import RecentItems, Recipe
 from .rows import RECIPE
 
@@ -262,7 +263,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--deadline-s",
-        type=float,
+        type=seconds,
         default=60.0,
         help="seconds a request may take (%(default)s)",
     )
@@ -311,9 +312,26 @@ def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentPa
 
 def _port(text: str) -> int:
     """The number of a port; 0 lets the system choose one."""
-    if text.isdecimal() and int(text) < 2**16:
+    if text.isdecimal() and len(text) < 6 and int(text) < 2**16:
         return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, got {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, got {text!r:.100}")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with this address. Raises EnvironmentSetupError if this machine or another program does not allow it."""
+    # An address with a colon is one of IPv6.
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # A server that has just ended does not block its port.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise EnvironmentSetupError(
+            f"--host and --port: expected a free port of this machine, but {host} port {port} cannot be used "
+            f"({error.strerror}). Name another --port, or 0 for any free port."
+        ) from error
+    return bound
 
 
 def _serve(
@@ -323,19 +341,16 @@ def _serve(
 ) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     chosen = {name: getattr(options, name) for name in TASKS if name in options}
-    with Tasks(**{**settings, **chosen}) as tasks:
-        config = uvicorn.Config(
-            app(tasks),
-            host=options.host,
-            port=options.port,
-            log_level="warning",
-        )
-        socket = config.bind_socket()
-        socket.listen()
-        host, port = socket.getsockname()[:2]
+    with (
+        _bound(options.host, options.port) as bound,
+        Tasks(**{**settings, **chosen}) as tasks,
+    ):
+        config = uvicorn.Config(app(tasks), log_level="warning")
+        bound.listen()
+        host, port = bound.getsockname()[:2]
         print(
             f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.",
             flush=True,
         )
-        uvicorn.Server(config).run(sockets=[socket])
+        uvicorn.Server(config).run(sockets=[bound])
     return 0

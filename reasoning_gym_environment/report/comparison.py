@@ -38,7 +38,7 @@ from ..evaluation.statistics import (
     paired_difference,
     share,
 )
-from .load import GRADED, SAMPLED, Evaluation, Group, Run
+from .load import GRADED, RELEASES, SAMPLED, Evaluation, Group, Run
 
 FEW = 20
 """A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
@@ -134,12 +134,17 @@ def _check_same_questions(first: Evaluation, second: Evaluation) -> None:
 
 
 def _check_same_grading(first: Evaluation, second: Evaluation) -> None:
-    known = [name for name in GRADED if name in first.parameters and name in second.parameters]
-    differing = _differing(first, second, {name: name for name in known})
+    differing = _differing_if_known(first, second, {name: name for name in GRADED})
     if differing:
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} were graded differently: {differing}. Evaluate both with the same grading."
         )
+
+
+def _differing_if_known(first: Evaluation, second: Evaluation, labels: Mapping[str, str]) -> str:
+    """The parameters that both evaluations have and that differ, as text."""
+    both = first.parameters.keys() & second.parameters.keys()
+    return _differing(first, second, {name: label for name, label in labels.items() if name in both})
 
 
 def _differing(first: Evaluation, second: Evaluation, labels: Mapping[str, str]) -> str:
@@ -161,6 +166,9 @@ def _notes(first: Evaluation, second: Evaluation) -> list[str]:
         if unknown:
             silent = f"{evaluation.name} does not say how it was graded ({', '.join(unknown)})"
             notes.append(f"{silent}: the two may differ by that alone.")
+    releases = _differing_if_known(first, second, RELEASES)
+    if releases:
+        notes.append(f"Graded by different releases: {releases}. To grade both by one release, use `regrade`.")
     differing = _differing(first, second, SAMPLED)
     if differing:
         notes.append(f"Not asked alike: {differing}.")

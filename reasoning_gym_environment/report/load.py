@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
+from ..evaluation.runner import ANSWERS, METRICS, SAMPLES
 from ..records import Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
 from ..storage.json_lines import (
@@ -61,6 +62,12 @@ GRADED = {
     "grading": "rule",
 }
 """Parameters of an evaluation that say how its completions were graded, with labels for readers."""
+
+RELEASES = {
+    "reasoning_gym_environment_version": "reasoning_gym_environment",
+    "reasoning_gym_version": "reasoning-gym",
+}
+"""Parameters of an evaluation that say which releases graded its completions, with labels for readers."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +182,20 @@ def load(paths: Sequence[Path]) -> Sources:
 def files_of(path: Path) -> list[Path]:
     """The file itself, or the files below a folder that may have something to show. Hidden folders are skipped.
 
+    The answers of an evaluation are skipped if its results are beside them: they are completions of the same questions.
+
     Raises EnvironmentSetupError for a path that does not exist, and for a folder without such files. Raises OSError for
     a folder that cannot be read.
     """
     if path.is_file():
-        return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
+        return [path.with_name(SAMPLES) if path.name == METRICS else path]
     if not path.is_dir():
         raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
     files = []
     for root, folders, names in os.walk(path, onerror=_raise):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if {SAMPLES, METRICS} <= set(names):
+            names = [name for name in names if name != ANSWERS]
         for name in sorted(names):
             if name.endswith(SUFFIXES):
                 files.append(Path(root, name))
@@ -282,8 +293,8 @@ def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Ev
         parameters = content.unfinished
         name = f"{path.parent.name} (unfinished)"
     else:
-        model, parameters = _described(path.with_name("metrics.json"))
-        name = path.parent.name if path.name == "samples.jsonl" else path.stem
+        model, parameters = _described(path.with_name(METRICS))
+        name = path.parent.name if path.name == SAMPLES else path.stem
     longer_names = [
         name,
         f"{path.parent.parent.name}/{name}",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
-from ..utils.terminal import check_file
+from ..utils.terminal import check_file, not_negative
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, files_of, load
 from .page import render
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         published=published,
     )
     size = _write(page, options.output)
-    print(f"{options.output} ({size / 1e6:.1f} MB)")
+    print(f"{options.output} ({size / 1e3:,.0f} kB)")
     return 0
 
 
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-rollouts",
         default=1000,
-        type=int,
+        type=not_negative,
         metavar="N",
         help="rollouts to browse, at most (default: 1000)",
     )

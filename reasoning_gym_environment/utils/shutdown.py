@@ -30,6 +30,7 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def stop(number: signal.Signals) -> None:
         if received:
@@ -50,10 +51,12 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
             raise
     finally:
         await close
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            if loop.remove_signal_handler(number):
+                # asyncio has set the default, with which SIGTERM ends the process without a word.
+                signal.signal(number, handler)
     if received:
-        logger.info("Closed after %s.", received[0].name)
+        logger.info("Closed after %s. Run the same command again to resume.", received[0].name)
         sys.exit(128 + received[0])
 
 

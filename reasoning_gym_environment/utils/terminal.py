@@ -18,21 +18,55 @@ from rich.table import Table
 
 from ..errors import EnvironmentSetupError
 
+MOST = 10**9
+"""The largest number of items, rollouts, seconds and so on that an option accepts."""
+
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
     with contextlib.suppress(ValueError):
         if 0.0 <= float(text) <= 1.0:
             return float(text)
-    raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r:.100}")
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """A whole number from 1 to MOST."""
+    return _within(text, least=1)
+
+
+def not_negative(text: str) -> int:
+    """A whole number from 0 to MOST."""
+    return _within(text, least=0)
+
+
+def _within(text: str, *, least: int) -> int:
     with contextlib.suppress(ValueError):
-        if int(text) >= 1:
+        if least <= int(text) <= MOST:
             return int(text)
-    raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    raise ArgumentTypeError(f"expected a whole number from {least} to {MOST}, got {text!r:.100}")
+
+
+def whole(text: str) -> int:
+    """Any whole number, such as a seed."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    raise ArgumentTypeError(f"expected a whole number, got {text!r:.100}")
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, longer than 0 and not longer than MOST."""
+    with contextlib.suppress(ValueError):
+        if 0.0 < float(text) <= MOST:
+            return float(text)
+    raise ArgumentTypeError(f"expected a number of seconds greater than 0 and at most {MOST}, got {text!r:.100}")
+
+
+def folder_name(text: str) -> Path:
+    """The name of a folder. `Path("")` would be the current folder."""
+    if text:
+        return Path(text)
+    raise ArgumentTypeError("expected the name of a folder, got ''")
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:

@@ -40,9 +40,10 @@ def test_the_verdict_is_the_worst_that_applies() -> None:
         (0.9, 0.9, True, "broken"),
         (1.0, 0.5, True, "pays-garbage"),
         (1.0, 0.1, True, "solved-by-constant"),
-        (None, 0.0, False, "no-oracle"),
+        (None, 0.9, False, "pays-garbage"),
+        (None, 0.0, False, "no-items"),
     ):
-        assert judge(right, worthless, is_solved) == verdict
+        assert judge(right, worthless, is_solved, "no-items") == verdict
 
 
 def test_equal_in_case_blanks_or_number_is_the_same() -> None:
@@ -82,3 +83,29 @@ def test_mistakes_are_refused_before_anything_is_measured() -> None:
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)
+
+
+NO_ITEMS = """
+from reasoning_gym.arithmetic import GCDConfig, GCDDataset
+from reasoning_gym.factory import register_dataset
+
+class Empty(GCDDataset):
+    def __getitem__(self, index):
+        raise ValueError("the word list is missing")
+
+register_dataset("empty", Empty, GCDConfig)
+"""
+
+
+@pytest.mark.usefixtures("own_datasets")
+def test_a_task_that_makes_no_items_is_not_said_to_lack_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, target = tmp_path / "empty_task.py", tmp_path / "audit.json"
+    module.write_text(NO_ITEMS)
+    limits = ["--items", "1", "--draws", "2", "--fail-on", "no-items", "--json", str(target)]
+    assert main(["empty", "--task-modules", str(module), *limits]) == 1
+    [result] = json.loads(target.read_text())["tasks"]
+    assert result["verdict"] == "no-items"
+    assert "2 items could not be made" in result["notes"][-1] and "the word list is missing" in result["notes"][-1]
+    assert "empty: no-items, it makes no items" in capsys.readouterr().err

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import math
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,6 +19,7 @@ from reasoning_gym_environment.commands import export, regrade
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report import main as report
 from reasoning_gym_environment.report.load import files_of
+from reasoning_gym_environment.utils.terminal import MOST
 
 from ..report_samples import group_line, write_lines, write_results
 from .test_regrade import sample as regradable
@@ -103,3 +108,67 @@ def test_a_port_that_does_not_exist_is_refused_before_anything_starts(port: str,
         cli.main(["grade-server", f"--port={port}"])
     assert end.value.code == 2
     assert f"expected a number from 0 to 65535, got {port!r}" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        address = f"127.0.0.1 port {port} cannot be used"
+        with pytest.raises(SystemExit) as end:
+            cli.main(["grade-server", f"--port={port}", "--include=gcd"])
+    assert end.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"reasoning-gym-env: --host and --port: expected a free port of this machine, but {address}")
+
+
+# --- numbers
+
+SEEDS = ("seed", "eval_seed")
+MAY_BE_ZERO = ("max_rollouts", "port", "complexity", "eval_complexity", "min_score")
+NUMBERS = ["-1", "-5", "0", "-0.5", "0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 400, "9" * 5000, "", "x"]
+
+
+class Captured(Exception):
+    """The parser of a command, instead of its arguments."""
+
+
+def numeric_options() -> Iterator[tuple[str, argparse.Action]]:
+    """Every option of the commands without Atropos that reads the text `1` as a number."""
+    for name, command in cli.COMMANDS.items():
+        if command.target == cli.ATROPOS:
+            continue
+        module, _, function = command.target.partition(":")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", capture)
+            with pytest.raises(Captured) as captured:
+                getattr(importlib.import_module(f"reasoning_gym_environment.{module}"), function)([])
+        for action in captured.value.args[0]._actions:
+            if action.type is not None and isinstance(action.type("1"), int | float):
+                yield name, action
+
+
+def capture(parser: argparse.ArgumentParser, *_: Any) -> None:
+    raise Captured(parser)
+
+
+OPTIONS = [pytest.param(action, id=f"{name} {action.dest}") for name, action in numeric_options()]
+
+
+def test_the_numeric_options_are_found() -> None:
+    names = {parameter.id for parameter in OPTIONS}
+    assert {"report max_rollouts", "audit draws", "grade-server deadline_s", "export items", "openenv port"} <= names
+
+
+@pytest.mark.parametrize("action", OPTIONS)
+def test_a_number_without_a_meaning_is_refused(action: Any) -> None:
+    for text in NUMBERS:
+        try:
+            number = action.type(text)
+        except argparse.ArgumentTypeError as error:
+            assert "expected" in str(error) and len(str(error)) < 250
+            continue
+        if action.dest in SEEDS:
+            assert isinstance(number, int)
+        else:
+            assert math.isfinite(number) and 0 <= number <= MOST
+            assert number > 0 or action.dest in MAY_BE_ZERO, f"{action.dest} {text}"

@@ -129,3 +129,27 @@ def test_hugging_face_datasets_reads_the_folder(made: Path, tmp_path: Path, monk
 
     loaded = load_dataset(str(made), cache_dir=str(tmp_path))
     assert loaded["test"]["question"][:] == [row["question"] for row in rows_of(made)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--check", "set", "--per-task", "7", "--seed", "1"], "--check does not use --per-task, --seed. Remove"),
+        (["--to", "set", "--complexity", "2"], "eval_complexity: expected none, a number from 0 to 1"),
+        (["--to", "set", "--tasks", "chain_summ"], "Did you mean chain_sum"),
+    ],
+)
+def test_a_refusal_leaves_nothing_behind(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvironmentSetupError, match=message):
+        benchmark.main(arguments)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--to=", "--check="])
+def test_the_current_folder_is_not_meant_by_an_empty_name(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark.main([option])
+    assert f"argument {option[:-1]}: expected the name of a folder, got ''" in capsys.readouterr().err

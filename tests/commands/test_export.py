@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.commands import export
+from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 from reasoning_gym_environment.scoring.scorer import extract_answer
@@ -87,7 +88,7 @@ def test_a_pair_is_the_best_and_the_worst_that_has_a_score(dump: Path) -> None:
 
 def test_an_export_is_not_replaced(dump: Path) -> None:
     exported(dump)
-    with pytest.raises(EnvironmentSetupError, match="holds an export already: name a new folder"):
+    with pytest.raises(EnvironmentSetupError, match="holds a dataset already: name a new folder"):
         exported(dump)
 
 
@@ -116,3 +117,25 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
         assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
     with pytest.raises(EnvironmentSetupError, match="no reference answers"):
         export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")])
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_export_that_is_refused_leaves_folders_as_they_were(dump: Path) -> None:
+    dump.write_text(json.dumps(group(rollout("wrong", 0.0))) + "\n")
+    old = dump.parent / "old"
+    old.mkdir()
+    (old / "note.txt").write_text("kept")
+    for folder in (dump.parent / "new" / "inner", old):
+        with pytest.raises(EnvironmentSetupError, match="nothing to export"):
+            export.main([str(dump), "--to", str(folder)])
+    assert not (dump.parent / "new").exists()
+    assert [path.name for path in old.iterdir()] == ["note.txt"]
+
+
+def test_an_export_replaces_what_a_killed_export_left(dump: Path) -> None:
+    left = dump.parent / "out" / UNFINISHED / "data"
+    left.mkdir(parents=True)
+    (left / "train.jsonl").write_text("half a")
+    (left / "other.jsonl").write_text("half a")
+    assert len(exported(dump)) == 1
+    assert sorted(path.name for path in (dump.parent / "out").rglob("*")) == ["README.md", "data", "train.jsonl"]

@@ -310,7 +310,7 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
         export.main(["--to", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out" / "README.md").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_training_items_and_held_out_questions_are_never_in_the_same_folder(
@@ -318,7 +318,7 @@ def test_training_items_and_held_out_questions_are_never_in_the_same_folder(
 ) -> None:
     for name, split in CASES:
         other = "3" if split == "eval" else "eval"
-        with pytest.raises(EnvironmentSetupError, match="holds an export already"):
+        with pytest.raises(EnvironmentSetupError, match="holds a dataset already"):
             export.main(["--to", str(folders[name, split]), "--format", name, "--items", other])
 
 

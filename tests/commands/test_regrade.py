@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import __version__
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.errors import EnvironmentSetupError
@@ -239,3 +240,38 @@ def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, in_proce
     [line] = lines(regraded_of(tmp_path / "dump.jsonl.part"))
     assert [one["score"] for one in line["rollouts"]] == [1.0, 0.0]
     assert [one["before"]["score"] for one in line["rollouts"]] == [0.6, 0.6]
+
+
+def test_regraded_samples_have_metrics_of_their_new_scores(
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
+) -> None:
+    old = tmp_path / "results"
+    path = write(old / "samples.jsonl", {**gol, "category": "logic", "question_digest": "d", "manifest": "m"})
+    parameters = {"verification": "native", "grading": "by reasoning-gym", "reasoning_gym_version": "0", "n": 1}
+    general = {"model_name": "some-model", "generation_parameters": parameters}
+    metrics = {"eval/mean_score": 1.0}
+    document = {"config_general": general, "results": {"atropos|reasoning_gym_eval|0": metrics, "all": metrics}}
+    (old / "metrics.json").write_text(json.dumps(document))
+    regraded(path)
+    new = json.loads((tmp_path / "results.regraded" / "metrics.json").read_text())
+    assert new["results"].keys() == document["results"].keys()
+    assert [result["eval/mean_score"] for result in new["results"].values()] == [0.0, 0.0]
+    assert new["config_general"]["model_name"] == "some-model"
+    assert new["config_general"]["generation_parameters"] == {
+        "verification": "strict",
+        "grading": grading("strict"),
+        "reasoning_gym_environment_version": __version__,
+        "reasoning_gym_version": library.load().version,
+        "n": 1,
+    }
+    assert json.loads((old / "metrics.json").read_text()) == document
+
+
+def test_samples_without_any_score_have_no_metrics(
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
+) -> None:
+    unanswered = {**gol, "messages": gol["messages"][:1], "score": None, "outcome": "unscored"}
+    path = write(tmp_path / "results" / "samples.jsonl", unanswered)
+    (path.parent / "metrics.json").write_text(json.dumps({"config_general": {}}))
+    regraded(path)
+    assert not (tmp_path / "results.regraded" / "metrics.json").exists()

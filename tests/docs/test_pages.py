@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import reasoning_gym_environment
 
 from ..mock_dialects import ThreadedMockServer
 from ..support import child_environment
@@ -55,10 +58,50 @@ def test_what_a_page_links_to_and_its_make_targets_exist(page: Path) -> None:
     assert set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE)) <= {*targets}
 
 
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(python_blocks(page))
+]
+
+
+def test_there_is_python_in_the_pages() -> None:
+    assert len(BLOCKS) > 5
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_python_in_a_page_is_valid_and_what_it_imports_from_us_exists(block: str) -> None:
+    # Some blocks are parts of a coroutine.
+    compile(block, "<page>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == reasoning_gym_environment.__name__:
+            for alias in node.names:
+                assert is_defined(str(node.module), alias.name), f"{node.module}.{alias.name}"
+
+
+def is_defined(module: str, name: str) -> bool:
+    """Whether the package or the text of the module has this name. Some modules import libraries that tests lack."""
+    if module == reasoning_gym_environment.__name__:
+        return hasattr(reasoning_gym_environment, name)
+    text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    return re.search(rf"^(def|class) {name}\b", text, re.MULTILINE) is not None
+
+
+def test_a_name_that_a_module_does_not_have_is_found() -> None:
+    assert is_defined("reasoning_gym_environment", "Tasks")
+    assert is_defined("reasoning_gym_environment.integrations.trl", "GRPOTasks")
+    assert not is_defined("reasoning_gym_environment", "Task")
+    assert not is_defined("reasoning_gym_environment.integrations.trl", "GRPOTask")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = python_blocks(ROOT / page)
     assert blocks
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)

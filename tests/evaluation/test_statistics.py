@@ -77,6 +77,8 @@ def test_a_width_rests_on_the_questions_of_the_strata_that_vary() -> None:
         ([*varied, *settled], 1 * 4 / 3, 3),
         (twice, 2 * 4 / 3, 6),
         (singles, 25 * 100 / 99, 99),
+        # One single question is pooled with the smallest stratum, so its value counts.
+        ([*varied, Question("b", (1.0,))], 1.2 * 5 / 4, 4),
     ):
         assert half_width(questions) == pytest.approx(t_quantile(freedom) * math.sqrt(variance) / len(questions))
     assert half_width(settled) == half_width([]) == 0.0
@@ -164,10 +166,14 @@ def exact_half_width(questions: Sequence[ExactQuestion]) -> float:
     for stratum, values in questions:
         strata.setdefault(stratum, []).append(values)
     single = [members[0] for members in strata.values() if len(members) == 1]
+    groups = [members for members in strata.values() if len(members) > 1]
+    if len(single) == 1 and groups:
+        smallest = min(groups, key=len)
+        smallest += single
+    elif len(single) > 1:
+        groups.append(single)
     terms = []
-    for members in [*strata.values(), single]:
-        if len(members) < 2:
-            continue
+    for members in groups:
         mean = sum(map(sum, members), Fraction(0)) / sum(map(len, members))
         squares = sum(((sum(values, Fraction(0)) - mean * len(values)) ** 2 for values in members), Fraction(0))
         terms.append((squares * len(members) / (len(members) - 1), len(members) - 1))

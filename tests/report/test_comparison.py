@@ -79,6 +79,11 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
     assert compare(first, warmer).notes == [
         "Not asked alike: temperature 0.6 against 0.1, tokens at most unknown against 512."
     ]
+    newer = replace(second, parameters={**second.parameters, "reasoning_gym_version": "0.1.26"})
+    assert compare(first, newer).notes == [
+        "Graded by different releases: reasoning-gym 0.1.25 against 0.1.26. To grade both by one release, use "
+        "`regrade`."
+    ]
     known = ("temperature", "n", "verification")
     silent = replace(second, parameters={name: second.parameters[name] for name in known})
     comparison = compare(first, silent)

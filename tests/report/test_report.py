@@ -321,3 +321,15 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         ("False", 4, 0.0, 1.0),
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
+
+
+def test_answers_beside_the_results_of_the_same_evaluation_are_not_a_second_evaluation(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "results", tasks=1, attacks=False)
+    samples = (folder / "samples.jsonl").read_text()
+    (folder / "answers.jsonl").write_text(json.dumps({"evaluation": {"model_name": "m"}}) + "\n" + samples)
+    [evaluation] = load([folder]).evaluations
+    assert (evaluation.name, evaluation.file.name) == ("results", "samples.jsonl")
+    (folder / "metrics.json").unlink()
+    (folder / "samples.jsonl").unlink()
+    [unfinished] = load([folder]).evaluations
+    assert unfinished.name == "results (unfinished)"

@@ -45,6 +45,21 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
     ]
 
 
+async def test_the_signals_do_afterwards_what_they_did_before() -> None:
+    def handle(*_: object) -> None:
+        pass
+
+    async def nothing() -> None:
+        assert signal.getsignal(signal.SIGTERM) is not handle
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        await run_then_close(nothing(), nothing())
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 PROGRAM = """
 import asyncio, logging, os, sys
 from reasoning_gym_environment.utils.shutdown import run_then_close
@@ -78,7 +93,7 @@ def test_a_signal_closes_and_gives_its_exit_code_and_a_second_one_ends_at_once(
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(int(number)), manner]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    stopped = [f"Closed after {number.name}."] if manner == "willing" else []
+    stopped = [f"Closed after {number.name}. Run the same command again to resume."] if manner == "willing" else []
     begun = f"{number.name}: flushing buffers and closing. Send it again to stop immediately."
     assert ended.stdout.splitlines() == [begun, "cancelled", "closed", *stopped]
     assert ended.returncode == 128 + number and "Traceback" not in ended.stderr
