@@ -52,6 +52,7 @@ from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run, training_budget
 from .runtime import Runtime
+from .sampling.item_maker import ExcludedQuestions
 from .telemetry.telemetry import build_table, table_rows
 from .trainer.run_state import RunState
 from .utils.shutdown import run_then_close, shutdown_step, uninterrupted
@@ -130,7 +131,7 @@ class ReasoningGymEnv(BaseEnv):
             sampler = runtime.sampler(
                 self.config,
                 too_long=self._too_long,
-                held_out=await runtime.hold_out(self.config),
+                held_out=await self._excluded_questions(runtime),
                 may_overtake=self.mode.allows_overtaking,
             )
             self._run = Run(
@@ -149,6 +150,10 @@ class ReasoningGymEnv(BaseEnv):
         self._pipeline = GroupPipeline(self._run)
         if self.mode.makes_questions_at_start:
             await self._run.questions()
+
+    async def _excluded_questions(self, runtime: Runtime) -> ExcludedQuestions | None:
+        # `evaluate` draws no training items.
+        return None if self.mode is Mode.EVALUATE else await runtime.hold_out(self.config)
 
     def _too_long(self, question: str) -> str:
         """Why a question does not fit the prompt budget, or ""."""

@@ -143,11 +143,12 @@ class Runtime:
         for task, ladder in self.ladders.items():
             if ladder.constant_answer and task not in self.settings.include_tasks:
                 excluded[task] = ladder.constant_answer
-                logger.info(
-                    "%s is excluded from training: at each level %s. To train on it, add it to include_tasks.",
-                    task,
-                    ladder.constant_answer,
-                )
+        if excluded:
+            logger.info(
+                "Excluded from training, because a constant answer earns too much at each level: %s. To train on such "
+                "a task, name it in include_tasks.",
+                ", ".join(excluded),
+            )
         catalog = self.catalog.without(excluded)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
         held_out = ExcludedQuestions() if held_out is None else held_out

@@ -146,9 +146,9 @@ def progress(what: str) -> Callable[[Any], Any]:
 
 def _log(catalog: Catalog) -> None:
     logger.info(
-        "Serving %d tasks in %d categories.",
+        "Tasks: %d. Their categories: %s.",
         len(catalog),
-        len(catalog.categories),
+        ", ".join(sorted(catalog.categories)),
     )
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():

@@ -189,7 +189,7 @@ def build_ladders(tasks: Iterable[Task]) -> dict[str, Ladder]:
 def describe(ladders: Mapping[str, Ladder]) -> str:
     """A line for the log: how many levels the tasks have, which have a single level, and which levels teach nothing."""
     sizes = [len(ladder) for ladder in ladders.values()]
-    remarks = [f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels"]
+    remarks = [f"levels of a task: {min(sizes)} to {max(sizes)}"]
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
     if single:
         remarks.append(f"one level only: {', '.join(single)}")
