@@ -44,7 +44,7 @@ ATROPOS = {
     "min_items_sent_before_logging": "Log a step only after this many groups were sent.",
     "include_messages": "Whether to send the conversation with the tokens. process does.",
     "min_batch_allocation": "Share of every batch that is reserved for this environment.",
-    "worker_timeout": "Give up a group that takes longer than this number of seconds. With -1, never.",
+    "worker_timeout": "Training requests that have no answer after this number of seconds fail. With -1, never.",
     "thinking_mode": "Whether to request reasoning from a provider that separates it from the answer (openai servers).",
     "reasoning_effort": "Effort of such reasoning: none, minimal, low, medium, high or xhigh.",
     "max_reasoning_tokens": "Limit of such reasoning in tokens, for providers that support one.",

@@ -45,6 +45,10 @@ class InferenceError(Exception):
     """The inference server did not return the requested completions."""
 
 
+class RequestTimeoutError(InferenceError):
+    """The server has not answered a request within `worker_timeout` seconds."""
+
+
 class UnavailableError(InferenceError):
     """All inference servers have been unavailable for longer than the caller waits."""
 

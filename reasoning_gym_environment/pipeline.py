@@ -21,18 +21,22 @@ from typing import Any
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError, RequestTimeoutError
 from .inference.prompts import Sampling, as_dicts, build_messages
 from .items import to_scored_data
 from .records import Completion, Episode
 from .run import Run
 from .sampling.item_maker import TOO_LONG
+from .sampling.pending_items import MAX_TRIES
 from .scoring.scorer import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
-from .utils.resilience import with_deadline
+from .utils.clock import now
 from .utils.shutdown import uninterrupted
 
 logger = logging.getLogger(__name__)
+
+GIVEN_UP = f"item given up, no completions in {MAX_TRIES} timeouts or outages of the servers"
+"""Requests of such an item may be the cause of the outages."""
 
 
 class GroupPipeline:
@@ -94,39 +98,33 @@ class GroupPipeline:
             temperature=config.train_temperature,
             top_p=config.train_top_p,
             patience_s=run.mode.patience_s,
+            timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
         )
-        limit_s = config.worker_timeout if config.worker_timeout > 0 else None
+        began = now()
         try:
-            return await with_deadline(
-                limit_s,
-                run.inference.complete(prompt, sampling, step=lambda: run.sampling_step),
-            )
-        except TimeoutError:
-            detail = f"timeout of worker_timeout, {limit_s:g} s"
-            may_succeed = True
-        except RequestRefusedError as error:
-            detail = error.advice
-            may_succeed = run.inference.servers.is_unavailable
+            return await run.inference.complete(prompt, sampling, step=lambda: run.sampling_step)
         except InferenceError as error:
-            detail = str(error)
-            may_succeed = run.inference.servers.is_unavailable
-        self._end_without_completions(episode, detail, may_succeed=may_succeed)
-        return []
+            self._end_without_completions(episode, error, began)
+            return []
 
-    def _end_without_completions(self, episode: Episode, detail: str, *, may_succeed: bool) -> None:
-        """Requeue the item, a bounded number of times, or drop it.
+    def _end_without_completions(self, episode: Episode, error: InferenceError, began: float) -> None:
+        """Requeue the item after a timeout or in an outage, a bounded number of times, or drop it.
 
-        An outage of all servers does not count as a failure of the item. `process` drops the item at once, and makes
-        the group of a later item instead.
+        An outage counts as one failure of the item, and only if the attempt `began` before it: an attempt during an
+        outage cannot have caused it. `process` drops the item at once, and makes the group of a later item instead.
         """
         run = self._run
-        task = episode.problem.task
-        is_requeued = False
-        if may_succeed and run.mode.has_trainer:
-            is_counted = not run.inference.servers.is_unavailable
-            is_requeued = run.stream.ledger.requeue(episode.problem, is_counted=is_counted)
-        kind = "item requeued, no completions" if is_requeued else "item dropped, no completions"
-        run.failures.note(kind, f"{task}: {detail}")
+        problem = episode.problem
+        unavailable_since = run.inference.servers.unavailable_since
+        kind = "item dropped, no completions"
+        if run.mode.has_trainer and (unavailable_since is not None or isinstance(error, RequestTimeoutError)):
+            failed_at: float | None = now()
+            if unavailable_since is not None:
+                failed_at = unavailable_since if began < unavailable_since else None
+            is_requeued = run.stream.ledger.requeue(problem, failed_at=failed_at)
+            kind = "item requeued, no completions" if is_requeued else GIVEN_UP
+        reason = error.advice if isinstance(error, RequestRefusedError) else str(error)
+        run.failures.note(kind, f"item {problem.index}, {problem.task}: {reason}")
         self.finish(episode, GroupOutcome.INFERENCE_FAILED)
 
     # --- grade, reward, record
@@ -226,7 +224,7 @@ class GroupPipeline:
 
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""
-        if self._run.stream.ledger.requeue(episode.problem, is_counted=False):
+        if self._run.stream.ledger.requeue(episode.problem):
             self.finish(episode, GroupOutcome.CANCELLED)
 
     def note_fault(self, episode: Episode, error: Exception) -> None:

@@ -6,6 +6,7 @@ The names beside it are in hostile_answers.py.
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from reasoning_gym.factory import register_dataset
 
 @dataclass
 class AttackConfig:
+    breaks: str = ""
+    """The exception that the constructor of the dataset raises, by its name."""
     seed: int | None = None
     size: int = 1
 
@@ -24,6 +27,8 @@ class AttackDataset(ProceduralDataset):
 
     def __init__(self, config: AttackConfig) -> None:
         super().__init__(config=config, seed=config.seed, size=config.size)
+        if config.breaks:
+            raise getattr(builtins, config.breaks)("as the test wants it")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"question": "?", "answer": "right", "metadata": {}}

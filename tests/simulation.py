@@ -22,7 +22,7 @@ from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import episode_of, item_of
-from reasoning_gym_environment.pipeline import GroupPipeline
+from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
 from reasoning_gym_environment.records import MASKED, Verdict
 from reasoning_gym_environment.run import Mode, Run, training_budget
 from reasoning_gym_environment.runtime import load_into, state_of
@@ -42,6 +42,10 @@ GROUP_SIZE = 2
 SLOW_TASK = "lcm"
 
 Delay = Callable[[], float]
+
+
+def no_item(prompt: Prompt) -> bool:
+    return False
 
 
 class SimulatedApi:
@@ -197,6 +201,7 @@ class World:
         slow_s: float = 0.0,
         evaluation_s: float = 1.0,
         hook_s: float = 0.0,
+        watch_s: float = TICK_S / 10,
         resumes: World | None = None,
         **settings: Any,
     ) -> None:
@@ -205,11 +210,20 @@ class World:
         self.config = ReasoningGymEnvConfig(**values)
         self.inference_s = inference
         self.fails = 0
+        self.starts_at = 0.0
+        """Until then the inference server refuses connections."""
+        self.is_hung = False
+        """Whether the inference server accepts requests and answers none."""
+        self.hangs_on = self.crashes_on = no_item
+        """Whether the inference server never answers the request of an item, or crashes."""
+        self.crashes = 0
+        self._broken_off = asyncio.get_running_loop().create_future()
         self.api = SimulatedApi(latency=latency, batch_size=batch_size, trainer_step_s=trainer_step_s)
         self.evaluation_s = evaluation_s
         self.evaluations = 0
         self.hook_s = hook_s
         """How long the hooks of a subclass take that come after the score."""
+        self.watch_s = watch_s
         self.max_num_workers = workers
         self.items_sent_this_step = 0
         self.eval_metrics: list[tuple[str, Any]] = []
@@ -292,13 +306,29 @@ class World:
         """Note how long there is room without a start, while items are at once available."""
         waiting_since = now()
         for _ in itertools.count():
-            await asyncio.sleep(TICK_S / 10)
+            await asyncio.sleep(self.watch_s)
             if self.loop.room <= 0 or (self.started and self.started[-1] > waiting_since):
                 waiting_since = now()
             self.longest_wait_s = max(self.longest_wait_s, now() - waiting_since)
 
+    def crash(self, seconds: float = 10.0) -> None:
+        """Break the connections to the inference server, which starts again after so many seconds."""
+        self.crashes += 1
+        self.is_hung = False
+        self.starts_at = now() + seconds
+        self._broken_off.set_result(None)
+        self._broken_off = asyncio.get_running_loop().create_future()
+
     async def _sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        await asyncio.sleep(self.inference_s())
+        if now() < self.starts_at:
+            raise InferenceError("connection refused")
+        broken_off = self._broken_off
+        if self.crashes_on(prompt):
+            self.crash()
+        is_answered = not self.is_hung and not self.hangs_on(prompt)
+        await asyncio.wait([broken_off], timeout=self.inference_s() if is_answered else None)
+        if broken_off.done():
+            raise InferenceError("server disconnected")
         if self.fails:
             self.fails -= 1
             raise InferenceError("the server fails")
@@ -342,7 +372,8 @@ class World:
     @property
     def dropped(self) -> int:
         """Items that were dropped without completions, also before the run was resumed."""
-        return self.dropped_before + self.run.failures.counts["item dropped, no completions"]
+        counts = self.run.failures.counts
+        return self.dropped_before + counts["item dropped, no completions"] + counts[GIVEN_UP]
 
     def check_nothing_is_lost(self) -> None:
         """Every item that was ever drawn is either pending or finished, and what is repeated was counted."""

@@ -27,11 +27,12 @@ from ..errors import (
     EnvironmentSetupError,
     InferenceError,
     RequestRefusedError,
+    RequestTimeoutError,
     ServerBusyError,
 )
 from ..records import MASKED, Completion
 from ..utils.clock import now
-from ..utils.resilience import RepeatedEvents, cancel_and_wait
+from ..utils.resilience import RepeatedEvents, cancel_and_wait, with_deadline
 from .prompts import (
     Message,
     Prompt,
@@ -137,8 +138,9 @@ class InferenceClient:
         """Exactly `sampling.n` completions. `step` gives the trainer's step, for `Completion.sampled_at`.
 
         For training, some completions may have an `invalid_reason`, but not all of them. An evaluation reads the text
-        only. Raises InferenceError if this prompt gets no completions, RequestRefusedError if the servers refuse it,
-        and EnvironmentSetupError if the servers refuse every prompt.
+        only. Raises InferenceError if this prompt gets no completions, RequestTimeoutError if a server does not answer
+        in time, RequestRefusedError if the servers refuse the prompt, and EnvironmentSetupError if they refuse every
+        prompt.
         """
         requests = []
         for n in self._request_sizes(sampling.n):
@@ -180,7 +182,7 @@ class InferenceClient:
             try:
                 async with self.servers.turn(sampling.split, sampling.patience_s) as server:
                     sampled_at = step()
-                    reply = await server.sample(prompt, sampling)
+                    reply = await _reply_in_time(server, prompt, sampling)
                     return self._completions_of(reply, server, prompt, sampling.split, sampled_at)
             except ServerBusyError as error:
                 self._events.note("requests put off, the server is busy", str(error))
@@ -286,6 +288,15 @@ class InferenceClient:
     @cached_property
     def _vocabulary(self) -> frozenset[int]:
         return frozenset(self._tokenizer.get_vocab().values())
+
+
+async def _reply_in_time(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> Reply:
+    try:
+        return await with_deadline(sampling.timeout_s, server.sample(prompt, sampling))
+    except TimeoutError as error:
+        raise RequestTimeoutError(
+            f"{server.address}: no answer within {sampling.timeout_s:g} s, env.worker_timeout"
+        ) from error
 
 
 def _problem_of(logprobs: list[Any] | None, count: int) -> str:

@@ -69,7 +69,8 @@ class Sampling:
     """How completions are sampled. `split` chooses the server's training or evaluation queue.
 
     Without `top_p` the server uses its own default. A request fails once all servers have been unavailable for
-    `patience_s` seconds; with None it waits without limit.
+    `patience_s` seconds; with None it waits without limit. A request that a server has not answered after `timeout_s`
+    seconds fails and is not repeated; with None, the timeout of the server applies alone.
     """
 
     n: int
@@ -78,6 +79,7 @@ class Sampling:
     top_p: float | None = None
     split: str = "train"
     patience_s: float | None = None
+    timeout_s: float | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:

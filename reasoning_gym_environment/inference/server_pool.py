@@ -4,8 +4,8 @@ ServerPool.turn ──> wait for an available server ──> ServerState.request
     ├─> answered: the server is available
     ├─> busy (429): the server rests for as long as it asks. Then it gets a single request, and one more at the same
     │       time for each answer
-    └─> failed: after UNAVAILABLE_AFTER failures in a row the server is unavailable, and a single request tries it
-            after 1, 2, 4 ... 30 s
+    └─> failed, or not answered in time: after UNAVAILABLE_AFTER failures in a row the server is unavailable, and a
+            single request tries it after 1, 2, 4 ... 30 s
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tenacity
 from ..errors import (
     InferenceError,
     RequestRefusedError,
+    RequestTimeoutError,
     ServerBusyError,
     UnavailableError,
 )
@@ -38,7 +39,7 @@ UNAVAILABLE_AFTER = 3
 """After this many failures in a row a server is unavailable."""
 
 SILENT_S = 60.0
-"""The log reports a server that has answered none of its requests for this many seconds."""
+"""A server that has answered none of its requests for this many seconds is silent, and the log reports it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class RetryPolicy:
 
 
 def _may_be_repeated(error: BaseException) -> bool:
-    if isinstance(error, (RequestRefusedError, UnavailableError)):
+    # A timeout lets another item try: its answer shows whether the server or the first item was the cause.
+    if isinstance(error, (RequestRefusedError, RequestTimeoutError, UnavailableError)):
         return False
     return isinstance(error, InferenceError)
 
@@ -142,8 +144,9 @@ class ServerState:
         # A request from before the last rest says nothing about the server after it.
         if began <= self._rested_at:
             return
-        # A request that failed while another was answered is no sign of an outage.
-        if began < self._answered_at and not rest_s:
+        # A request that failed while another was answered is no sign of an outage, unless the server is silent since.
+        was_answering = began < self._answered_at and self._clock() - self._answered_at < SILENT_S
+        if was_answering and not rest_s:
             return
         self._failures += 1
         if self._failures >= UNAVAILABLE_AFTER:
@@ -164,11 +167,12 @@ class ServerState:
         if self._clock() - last_sign >= SILENT_S:
             self._reported_at = self._clock()
             logger.warning(
-                "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, and "
-                "its group after env.worker_timeout seconds.",
+                "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, in "
+                "training also after env.worker_timeout seconds. After %d such requests the server is unavailable.",
                 self.adapter.address,
                 SILENT_S,
                 len(self._began),
+                UNAVAILABLE_AFTER,
             )
 
 
@@ -189,7 +193,14 @@ class ServerPool:
     @property
     def is_unavailable(self) -> bool:
         """Whether all servers are unavailable."""
-        return all(state.outage.is_on for state in self.states)
+        return self.unavailable_since is not None
+
+    @property
+    def unavailable_since(self) -> float | None:
+        """When the last of the servers became unavailable; None while a server is available."""
+        began = [state.outage.began for state in self.states]
+        known = [at for at in began if at is not None]
+        return max(known) if len(known) == len(began) else None
 
     @asynccontextmanager
     async def turn(self, split: str, patience_s: float | None = None) -> AsyncIterator[ServerAdapter]:

@@ -54,6 +54,7 @@ REDRAWS = 20
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
+CRASHED = "generation_crashed"
 HELD_OUT = "held_out"
 WRONG = "wrong_answer"
 
@@ -153,13 +154,13 @@ class ItemResult:
 
     problem: Problem | None = None
     reason: str = ""
-    """Why there is no problem: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT, or a reason of the caller."""
+    """Why there is no problem: TOO_LONG, TIMED_OUT, FAILED, CRASHED or HELD_OUT, or a reason of the caller."""
     detail: str = ""
     """The reason in words."""
     redrawn: Counter[str] = field(default_factory=Counter)
-    """Replaced items by reason: HELD_OUT, or WRONG if the item has no right answer."""
+    """Replaced items by reason: HELD_OUT, WRONG if the item has no right answer, or CRASHED."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
-    """Level, reason and detail of every level at which the item could not be made."""
+    """Level, reason and detail of every level at which the item could not be made, except after a crash."""
 
 
 class ItemMaker:
@@ -238,7 +239,10 @@ class ItemMaker:
                     return result
             result.reason = reason
             result.detail = detail
-            if level is not None:
+            if reason == CRASHED:
+                # The machine may be short of memory, so a crash says nothing about the level.
+                result.redrawn[CRASHED] += 1
+            elif level is not None:
                 result.exceeded.append((level.index, reason, detail))
         return result
 
@@ -273,4 +277,5 @@ class _NoneLeftError(GenerationError):
 REASONS: Mapping[type[GenerationError], str] = {
     _NoneLeftError: HELD_OUT,
     GenerationTimeoutError: TIMED_OUT,
+    GenerationCrashedError: CRASHED,
 }

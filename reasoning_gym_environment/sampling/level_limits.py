@@ -3,7 +3,8 @@
     an item is too long, before KNOWN_ITEMS items of its level were seen           ──> the level is closed
     LATE_ITEMS of a level's last KNOWN_ITEMS items, and LATE_SHARE of them, fail    ──> the level is closed
 
-An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions.
+An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item of which
+the workers die does not count: usually the machine is short of memory, and then the items of all levels fail.
 
 In a run of weeks, three of thousands of items are late by chance, and one is too long. A closed level does not open
 again, so a level is closed only if its items fail often. A task's lowest level is never closed, because there is no

@@ -20,8 +20,12 @@ from pydantic import TypeAdapter
 from ..records import Problem
 from .item_maker import loading
 
-MAX_TRIES = 5
-"""An item is handed out at most this often if its callers fail. Cancellations and outages do not count."""
+MAX_TRIES = 10
+"""An item with so many failures is not requeued.
+
+An innocent item rarely fails in two outages, because it gets its completions between them. An item whose requests crash
+the servers fails in every outage that it causes.
+"""
 
 REMEMBERED = 4096
 """Number of observed items to remember. Far fewer items are pending at any time."""
@@ -48,7 +52,8 @@ class PendingItems:
         """The draws whose problems callers hold, by index."""
         self.waiting: deque[Draw] = deque()
         """The draws to repeat before the stream makes a new one, the next first."""
-        self._failures: dict[int, int] = {}
+        self._failures: dict[int, set[float]] = {}
+        """The times of the failures of an item, by index."""
 
     # --- for the item stream
 
@@ -75,20 +80,20 @@ class PendingItems:
             del self.handed_out[problem.index]
             self._failures.pop(problem.index, None)
 
-    def requeue(self, problem: Problem, *, is_counted: bool = True) -> bool:
+    def requeue(self, problem: Problem, *, failed_at: float | None = None) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.
 
-        Returns False, and changes nothing, if the problem is not handed out, or if this is its MAX_TRIES-th counted
-        failure. Then the caller must `finish` it. With `is_counted=False` a problem that is handed out is always
-        requeued.
+        `failed_at` is the time of a failure, or None for a cancellation, which does not count. Failures with the same
+        time count once. Returns False if the problem is not handed out, or if this is its MAX_TRIES-th failure. Then
+        the caller must `finish` it.
         """
         if not self._is_handed_out(problem):
             return False
-        if is_counted:
-            failures = self._failures.get(problem.index, 0) + 1
-            if failures >= MAX_TRIES:
+        if failed_at is not None:
+            failures = self._failures.setdefault(problem.index, set())
+            failures.add(failed_at)
+            if len(failures) >= MAX_TRIES:
                 return False
-            self._failures[problem.index] = failures
         self.waiting.append(self.handed_out.pop(problem.index))
         return True
 

@@ -164,7 +164,8 @@ class Outage:
         self._clock = clock
         self._first_delay_s = first_delay_s
         self._max_delay_s = max_delay_s
-        self._began: float | None = None
+        self.began: float | None = None
+        """When the current outage began; None without an outage."""
         self._delay_s = 0.0
         self._remind_at = 0.0
         self._past_s = 0.0
@@ -172,24 +173,24 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        return self._began is not None
+        return self.began is not None
 
     @property
     def lasted_s(self) -> float:
         """Seconds since the first failure of the current outage; 0 if there is none."""
-        return 0.0 if self._began is None else self._clock() - self._began
+        return 0.0 if self.began is None else self._clock() - self.began
 
     def failed(self, detail: str, remedy: str = "") -> float:
         """Note a failed attempt; returns the seconds to wait before the next one."""
         now = self._clock()
-        if self._began is None:
-            self._began = now
+        if self.began is None:
+            self.began = now
             self._remind_at = now
             self._delay_s = self._first_delay_s
             self._count += 1
         if now >= self._remind_at:
             self._remind_at = now + REMIND_S
-            duration = f", for {self.lasted_s:.0f} s now" if now > self._began else ""
+            duration = f", for {self.lasted_s:.0f} s now" if now > self.began else ""
             action = remedy and f"; {remedy}"
             self._logger.warning("%s is unavailable%s (%s)%s.", self._who, duration, detail.rstrip("."), action)
         delay = self._delay_s
@@ -198,10 +199,10 @@ class Outage:
 
     def over(self) -> None:
         """Note a successful attempt. Has no effect without an outage."""
-        if self._began is not None:
+        if self.began is not None:
             self._logger.warning("%s is back after %.0f s.", self._who, self.lasted_s)
             self._past_s += self.lasted_s
-            self._began = None
+            self.began = None
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """`{prefix}_outages` and `{prefix}_outage_seconds` since the start; empty if there was none."""

@@ -101,8 +101,9 @@ class SandboxGrader:
     ) -> list[Verdict]:
         """One verdict per answer, in order. No answer can make this fail.
 
-        Raises EnvironmentSetupError if the task is refused or no dataset can be built from the config, and an
-        exception of pickle if `config` or `entry` cannot be pickled.
+        The verdicts are CRASHED, which means not scored, if no dataset can be built from the config, or if the workers
+        die of the group. Raises EnvironmentSetupError if the task is refused, and an exception of pickle if `config` or
+        `entry` cannot be pickled.
         """
         verdicts: dict[str, Verdict] = {}
         waiting = []
@@ -133,11 +134,13 @@ class SandboxGrader:
         try:
             reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
         except (WorkerDiedError, PoolClosedError, TimeoutError) as error:
-            logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, error)
-            self._counts["unscored_groups"] += 1
-            return [Verdict(0.0, Status.CRASHED, detail=f"not scored: {error}")] * count
+            reply = {"unscored": str(error)}
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
+        if reason := reply.get("unscored"):
+            logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
+            self._counts["unscored_groups"] += 1
+            return [Verdict(0.0, Status.CRASHED, detail=f"not scored: {reason}")] * count
         return [Verdict(**{**fields, "status": Status(fields["status"])}) for fields in reply["verdicts"]]
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:

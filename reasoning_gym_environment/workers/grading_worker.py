@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..records import Status, Verdict
+from ..tasks import reasoning_gym_source as library
 from ..verification.grade import Verifier, check_for, grade
 from . import confinement
 from .confinement import RESULT_FD, ChildConfinement
@@ -90,7 +91,11 @@ class GroupRequest:
 
 
 class RefusedError(Exception):
-    """A group that cannot be graded, whatever its answers are."""
+    """The settings do not allow to grade the groups of a task."""
+
+
+class DatasetError(Exception):
+    """The dataset whose verifier grades a group cannot be built."""
 
 
 def main(parent: int) -> None:
@@ -123,6 +128,8 @@ def main(parent: int) -> None:
                 reply = {"verdicts": [asdict(verdict) for verdict in verdicts]}
             except RefusedError as error:
                 reply = {"failure": str(error)}
+            except DatasetError as error:
+                reply = {"unscored": str(error)}
             channel.send(json.dumps(reply).encode())
 
 
@@ -147,14 +154,13 @@ def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
 
 
 def _grade_answer(request: GroupRequest, datasets: DatasetCache, *, is_strict: bool) -> GradeAnswer:
-    """The function that grades an answer of the group. Raises RefusedError if the dataset cannot be built."""
+    """The function that grades an answer of the group. Raises DatasetError if the dataset cannot be built."""
     try:
         # Scoring uses neither seed nor size. The seed keeps the constructor from drawing a random seed.
         dataset = datasets.dataset(request.task, {"seed": 0, "size": 1, **request.config})
-    # A hundred third-party constructors run here.
-    except Exception as error:
-        reason = f"{request.task}: {type(error).__name__}: {error}"
-        raise RefusedError(f"The dataset of {reason}. Scoring needs a valid config.") from error
+    # A hundred third-party constructors run here, and one may even exit.
+    except (Exception, SystemExit) as error:
+        raise DatasetError(f"its dataset cannot be built: {library.explain(error)}") from error
     check = check_for(request.task, request.entry) if is_strict else None
 
     def grade_answer(answer: str) -> Verdict:

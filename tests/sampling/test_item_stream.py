@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -237,7 +238,8 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     source = sampler(prefetch=2)
     handed_out = []
     problem = await source.next()
-    while source.ledger.requeue(problem):
+    times = itertools.count()
+    while source.ledger.requeue(problem, failed_at=float(next(times))):
         source.ledger.finish(problem)
         for _ in range(3):
             problem = await source.next()

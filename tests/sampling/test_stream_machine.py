@@ -252,7 +252,7 @@ class StreamMachine(RuleBasedStateMachine):
     def requeue_counted(self, data: st.DataObject) -> None:
         problem = self.any_held(data)
         failures = self.model.failures.get(problem.index, 0) + 1
-        is_requeued = self.stream.ledger.requeue(problem)
+        is_requeued = self.stream.ledger.requeue(problem, failed_at=float(failures))
         assert is_requeued == (failures < MAX_TRIES)
         if is_requeued:
             self.model.failures[problem.index] = failures
@@ -260,11 +260,20 @@ class StreamMachine(RuleBasedStateMachine):
         else:
             self.end(problem)
 
+    @precondition(lambda self: any(index in self.model.failures for index in self.model.held))
+    @rule(data=st.data())
+    def requeue_in_the_same_outage(self, data: st.DataObject) -> None:
+        """Failures in one outage of the servers have its time, and count once."""
+        failed = sorted(self.model.held.keys() & self.model.failures.keys())
+        problem = self.model.held[data.draw(st.sampled_from(failed))]
+        assert self.stream.ledger.requeue(problem, failed_at=float(self.model.failures[problem.index]))
+        del self.model.held[problem.index]
+
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())
     def requeue_uncounted(self, data: st.DataObject) -> None:
         problem = self.any_held(data)
-        assert self.stream.ledger.requeue(problem, is_counted=False)
+        assert self.stream.ledger.requeue(problem)
         del self.model.held[problem.index]
 
     @precondition(lambda self: self.model.held)
@@ -272,11 +281,11 @@ class StreamMachine(RuleBasedStateMachine):
     def fail_until_given_up(self, data: st.DataObject) -> None:
         """A problem with as many failures as an item may have, and then a cancellation."""
         problem = self.any_held(data)
-        for _ in range(MAX_TRIES - 1 - self.model.failures.get(problem.index, 0)):
-            assert self.stream.ledger.requeue(problem)
+        for failures in range(self.model.failures.get(problem.index, 0) + 1, MAX_TRIES):
+            assert self.stream.ledger.requeue(problem, failed_at=float(failures))
             self.stream.ledger.hand_out(self.stream.ledger.waiting.pop(), problem)
         self.model.failures[problem.index] = MAX_TRIES - 1
-        assert self.stream.ledger.requeue(problem, is_counted=False)
+        assert self.stream.ledger.requeue(problem)
         del self.model.held[problem.index]
 
     # --- the generator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import types
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
@@ -19,7 +19,7 @@ from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
 from reasoning_gym_environment.workers.grading_worker import tasks_within
 
-from ..hostile_answers import HOSTILE_ANSWERS
+from ..hostile_answers import ATTACK_TASK, HOSTILE_ANSWERS
 from ..process_table import linux_only, until, workers_of
 from .conftest import grading
 
@@ -99,16 +99,34 @@ async def test_the_config_reaches_the_verifier_and_an_answer_of_absurd_length_do
     assert (absurd.status, default.value, narrower.value) == (Status.VERIFIER_ERROR, 1.0, 0.01)
 
 
-async def test_a_config_that_fits_no_dataset_is_the_callers_error(
-    grader: SandboxGrader, sum_item: dict[str, Any]
+BROKEN_DATASETS: list[tuple[str, dict[str, Any], str]] = [
+    ("chain_sum", {"no_such_field": 1}, "TypeError: .*no_such_field"),
+    ("no_such_task", {}, "ValueError: .*no_such_task"),
+    (ATTACK_TASK, {"breaks": "OSError"}, "OSError: as the test wants it"),
+    (ATTACK_TASK, {"breaks": "MemoryError"}, "MemoryError: as the test wants it"),
+    (ATTACK_TASK, {"breaks": "SystemExit"}, "SystemExit: as the test wants it"),
+]
+
+
+@pytest.mark.parametrize(("task", "config", "cause"), BROKEN_DATASETS)
+async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_costs_no_worker(
+    grader: SandboxGrader,
+    sum_item: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    task: str,
+    config: dict[str, Any],
+    cause: str,
 ) -> None:
-    before = grader.metrics().get("grading/worker_restarts", 0)
-    with pytest.raises(EnvironmentSetupError, match=r"chain_sum: .*no_such_field"):
-        await grader.grade("chain_sum", {"no_such_field": 1}, sum_item, ["1"])
-    with pytest.raises(EnvironmentSetupError, match="no_such_task"):
-        await grader.grade("no_such_task", {}, sum_item, ["1"])
+    before = Counter(grader.metrics())
+    verdicts = await grader.grade(task, config, sum_item, ["1", "2"])
+    reason = f"its dataset cannot be built: {cause}"
+    assert [verdict.status for verdict in verdicts] == [Status.CRASHED] * 2
+    assert re.search(f"^not scored: {reason}", verdicts[0].detail)
+    assert re.search(f"2 answers to a {task} problem could not be scored: {reason}", caplog.text)
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
-    assert grader.metrics().get("grading/worker_restarts", 0) == before
+    grown = Counter(grader.metrics()) - before
+    assert grown["grading/unscored_groups"] == 1.0
+    assert "grading/worker_restarts" not in grown
 
 
 @linux_only

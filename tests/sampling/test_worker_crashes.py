@@ -1,0 +1,99 @@
+"""Generation workers that die, in simulated time: levels stay open, and the stream continues."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.sampling import level_limits
+from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.utils.clock import now
+from reasoning_gym_environment.workers.generation_worker import ItemJob
+from reasoning_gym_environment.workers.generator import ProcessGenerator
+from reasoning_gym_environment.workers.pool import WorkerDiedError, WorkerPool, WorkerProcess
+
+from ..virtual_time import run_virtually
+from .test_item_stream import sampler, take
+from .test_level_limits import at_level
+
+HOUR_S = 3600.0
+START_S = 0.5
+ITEM_S = 0.1
+
+IsKilled = Callable[[ItemJob], bool]
+
+
+class PretendedWorker(WorkerProcess):
+    """Makes an item in ITEM_S seconds, unless `is_killed`. No process runs."""
+
+    def __init__(self, is_killed: IsKilled) -> None:
+        super().__init__("nothing", "A pretended worker", None)
+        self._is_killed = is_killed
+        self._is_alive = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._is_alive
+
+    async def start(self) -> None:
+        await asyncio.sleep(START_S)
+        self._is_alive = True
+
+    async def ask(self, message: bytes, limit_s: float) -> bytes:
+        job = pickle.loads(message)
+        await asyncio.sleep(ITEM_S)
+        if self._is_killed(job):
+            self.end()
+            raise WorkerDiedError("it ended with exit status -9")
+        return pickle.dumps({"question": f"{job.task} {job.seed}", "answer": "a", "metadata": {}})
+
+    def end(self) -> None:
+        self._is_alive = False
+
+
+async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ItemStream:
+    """A stream at the highest of three levels, whose workers are killed as `is_killed` says."""
+    generator = ProcessGenerator(num_workers=workers)
+    pretended = [PretendedWorker(is_killed) for _ in range(workers)]
+    generator._pool = WorkerPool(pretended, generator._counts, level_limits.logger)
+    await generator.start()
+    return sampler(generator, prefetch=4, **at_level(2), **options)
+
+
+@pytest.mark.parametrize(("workers", "may_overtake"), [(1, False), (4, False), (4, True)])
+def test_an_hour_in_which_all_workers_die_closes_no_level_and_ends_no_run(workers: int, may_overtake: bool) -> None:
+    async def go() -> None:
+        stream = await stream_of(workers, lambda job: 10.0 < now() < 10.0 + HOUR_S, may_overtake=may_overtake)
+        while now() < HOUR_S + 200.0:
+            problem = await stream.next()
+            stream.ledger.finish(problem)
+        assert stream.limits.state_dict()["closed"] == []
+        assert {problem.level for problem in await take(stream, 20)} == {2}
+        assert stream.metrics()["train/redrawn_generation_crashed"] > 0
+        await stream.close()
+
+    run_virtually(go())
+
+
+def test_an_item_of_which_workers_die_now_and_then_comes_from_an_easier_level_and_closes_none() -> None:
+    async def go() -> None:
+        stream = await stream_of(2, lambda job: job.config["level"] == 2 and job.seed % 5 == 0)
+        problems = await take(stream, 300)
+        assert {problem.level for problem in problems} == {1, 2}
+        assert [problem.level == 1 for problem in problems] == [problem.seed % 5 == 0 for problem in problems]
+        assert stream.limits.state_dict()["closed"] == []
+        # The crashes delay the stream by few seconds.
+        assert now() < 300.0
+        state = json.loads(json.dumps(stream.state_dict()))
+        await stream.close()
+        resumed = await stream_of(2, lambda job: False)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        await resumed.close()
+
+    run_virtually(go())
