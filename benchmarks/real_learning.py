@@ -55,7 +55,6 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
 from benchmarks.samplers.near_half import NearHalfTasks
-from benchmarks.samplers.signal import SignalTasks
 from benchmarks.samplers.thompson import ThompsonTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
@@ -114,13 +113,11 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "thompson, curriculum": ("thompson", "curriculum"),
     "absolute advantage, curriculum": ("absolute advantage", "curriculum"),
     "near half, curriculum": ("near half", "curriculum"),
-    "signal, curriculum": ("signal", "curriculum"),
 }
 CANDIDATES: dict[str, Any] = {
     "thompson": ThompsonTasks,
     "absolute advantage": AbsoluteAdvantageTasks,
     "near half": NearHalfTasks,
-    "signal": SignalTasks,
 }
 BASE, ORIGINAL = "uniform, curriculum", "uniform, default configs"
 """`AS_SHIPPED` is ORIGINAL with the original's sampling and pay as well: top_p 0.95, the library's scores without
