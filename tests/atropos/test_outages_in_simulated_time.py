@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
+from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt
 from reasoning_gym_environment.pipeline import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
@@ -38,6 +39,8 @@ def few_polls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     """Little log output, and few requests for the status, which these tests do not look at."""
     caplog.set_level(logging.WARNING, "reasoning_gym_environment")
     monkeypatch.setattr(serve_loop, "TICK_S", 1.0)
+    # The simulated clock counts whole microseconds, so it never reaches the end of a rest between two of them.
+    monkeypatch.setattr(server_pool.random, "uniform", lambda low, high: low)
 
 
 def refuse(world: World, seconds: float) -> None:
