@@ -118,7 +118,7 @@ async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
         return {
             "seconds_to_ten_groups_after": recovered,
             "outages_reported": outages,
-            "items_given_up": world.log().count("Item dropped"),
+            "items_given_up": len(re.findall("Item (?:dropped|given up)", world.log())),
             "end": end_of_it,
             **world.losses(),
         }

@@ -21,7 +21,7 @@ from typing import Any
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError, RequestTimeoutError
+from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from .inference.prompts import Sampling, as_dicts, build_messages
 from .items import to_scored_data
 from .records import Completion, Episode
@@ -35,7 +35,7 @@ from .utils.shutdown import uninterrupted
 
 logger = logging.getLogger(__name__)
 
-GIVEN_UP = f"item given up, no completions in {MAX_TRIES} timeouts or outages of the servers"
+GIVEN_UP = f"item given up, no completions in {MAX_TRIES} attempts"
 """Requests of such an item may be the cause of the outages."""
 
 
@@ -108,16 +108,18 @@ class GroupPipeline:
             return []
 
     def _end_without_completions(self, episode: Episode, error: InferenceError, began: float) -> None:
-        """Requeue the item after a timeout or in an outage, a bounded number of times, or drop it.
+        """Requeue the item, a bounded number of times, or drop it.
 
-        An outage counts as one failure of the item, and only if the attempt `began` before it: an attempt during an
-        outage cannot have caused it. `process` drops the item at once, and makes the group of a later item instead.
+        An outage of all servers counts as one failure of the item, and only if the attempt `began` before it: an
+        attempt during an outage cannot have caused it. An item that a working server refuses is dropped at once.
+        `process` drops every such item, and makes the group of a later item instead.
         """
         run = self._run
         problem = episode.problem
         unavailable_since = run.inference.servers.unavailable_since
         kind = "item dropped, no completions"
-        if run.mode.has_trainer and (unavailable_since is not None or isinstance(error, RequestTimeoutError)):
+        is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
+        if run.mode.has_trainer and not is_refused:
             failed_at: float | None = now()
             if unavailable_since is not None:
                 failed_at = unavailable_since if began < unavailable_since else None

@@ -96,14 +96,3 @@ def outcomes(env: Any) -> Counter[str]:
     for counts in env.run.telemetry.outcomes.state_dict()["counts"].values():
         found.update(counts)
     return found
-
-
-async def test_a_group_whose_dataset_cannot_be_built_costs_the_run_nothing_else(ready_env: ReadyEnv) -> None:
-    env = await ready_env()
-    item = await env.get_next_item()
-    config: Any = episode_of(item).problem.config
-    config["no_such_field"] = 1
-    assert await env.collect_trajectories(item) == (None, [])
-    assert outcomes(env) == {GroupOutcome.TIMED_OUT.value: 1}
-    group, _ = await env.collect_trajectories(await env.get_next_item())
-    assert group is not None

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
+from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt
 from reasoning_gym_environment.pipeline import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
@@ -38,6 +39,8 @@ def few_polls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     """Little log output, and few requests for the status, which these tests do not look at."""
     caplog.set_level(logging.WARNING, "reasoning_gym_environment")
     monkeypatch.setattr(serve_loop, "TICK_S", 1.0)
+    # The simulated clock counts whole microseconds, so it never reaches the end of a rest between two of them.
+    monkeypatch.setattr(server_pool.random, "uniform", lambda low, high: low)
 
 
 def refuse(world: World, seconds: float) -> None:
@@ -108,7 +111,7 @@ def test_one_item_that_is_never_answered_is_no_outage_and_is_given_up(
     world = serves((MAX_TRIES + 3) * TIMEOUT_S, plan, workers=workers, **OPTIONS)
     assert outages_of(world) == 0.0
     assert (world.dropped, world.run.failures.counts[GIVEN_UP]) == (1, 1)
-    assert f"Item given up, no completions in {MAX_TRIES} timeouts or outages of the servers: item 3, " in caplog.text
+    assert "Item given up, no completions in 10 attempts: item 3, " in caplog.text
     assert world.run.failures.metrics("train/failures")["train/failures_item_given_up"] == 1.0
     world.check_nothing_is_lost()
 
@@ -122,11 +125,11 @@ def test_an_item_that_crashes_the_server_is_given_up_and_no_other_item_is(
         return []
 
     options = {**OPTIONS, "workers": workers, "inference": lambda: inference_s}
-    world = serves(800.0, plan, **options)
+    world = serves(1300.0, plan, **options)
     assert world.run.failures.counts[GIVEN_UP] == world.dropped == 1
-    assert "Item given up, no completions in 10 timeouts or outages of the servers: item 5, " in caplog.text
+    assert "Item given up, no completions in 10 attempts: item 5, " in caplog.text
     assert MAX_TRIES <= world.crashes <= 3 * MAX_TRIES
-    assert world.started[-1] > 770.0
+    assert world.started[-1] > 1270.0
     world.check_nothing_is_lost()
 
 
@@ -148,8 +151,8 @@ def test_no_item_is_given_up_in_any_number_of_outages(seed: int) -> None:
         return events
 
     options = {**OPTIONS, "workers": random.choice([1, 4, 20]), "inference": lambda: random.uniform(0.1, 15.0)}
-    world = serves(1000.0, plan, **options)
+    world = serves(700.0, plan, **options)
     assert outages_of(world) >= MAX_TRIES / 2
     assert world.dropped == 0
-    assert world.started[-1] > 950.0
+    assert world.started[-1] > 650.0
     world.check_nothing_is_lost()

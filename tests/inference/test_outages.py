@@ -15,6 +15,8 @@ from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
+from reasoning_gym_environment.pipeline import GIVEN_UP
+from reasoning_gym_environment.sampling import pending_items
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
 
 from ..env_support import WRONG, ReadyEnv
@@ -43,15 +45,16 @@ async def env(ready_env: ReadyEnv) -> ReasoningGymEnv:
     return env
 
 
-async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
+async def test_an_item_that_fails_while_others_work_is_requeued_and_then_given_up_by_name(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_pool, "UNAVAILABLE_AFTER", 100)
-    for _ in range(3):
-        await make_group(env, lambda index: index == 1)
-    assert env.run.failures.counts == Counter({"item dropped, no completions": 1})
-    assert env.run.stream.state_dict()["pending"][0][0] == 3
-    assert len([message for message in caplog.messages if "no route" in message]) == 2
+    monkeypatch.setattr(pending_items, "MAX_TRIES", 2)
+    made = [await make_group(env, lambda index: index == 1) for _ in range(10)]
+    assert made.count(1) == 2
+    assert env.run.failures.counts == Counter({"item requeued, no completions": 1, GIVEN_UP: 1})
+    assert 1 not in [index for index, *_ in env.run.stream.state_dict()["pending"]]
+    assert f"Item given up, no completions in {MAX_TRIES} attempts: item 1, " in caplog.text
 
 
 async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: ReasoningGymEnv) -> None:

@@ -19,10 +19,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.errors import GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import ItemMaker, derive_seed
+from reasoning_gym_environment.sampling.item_maker import (
+    CRASHED,
+    REDRAWS,
+    SEEDS_TRIED,
+    ItemAddress,
+    ItemMaker,
+    derive_seed,
+)
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
@@ -302,6 +309,19 @@ class StreamMachine(RuleBasedStateMachine):
         self.any_request(data).break_down(TypeError("no code expects this"))
         self.look()
 
+    @precondition(lambda self: self.generator.requests)
+    @rule(data=st.data())
+    def workers_die_of_an_item(self, data: st.DataObject) -> None:
+        """The item then comes from an easier level, so a repeated draw may give another item."""
+        request = self.any_request(data)
+        for index in list(self.model.items):
+            address = ItemAddress(request.task, index, "train", 1, "0")
+            seeds = {address.item_seed(retry) for retry in range(SEEDS_TRIED + REDRAWS)}
+            if request.seed in seeds:
+                del self.model.items[index]
+        request.break_down(GenerationCrashedError("2 workers died of it"))
+        self.look()
+
     @precondition(lambda self: not self.is_broken)
     @rule()
     def tokenizer_will_fail_once(self) -> None:
@@ -466,7 +486,8 @@ class StreamMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_curriculum_stays_on_open_levels(self) -> None:
-        for task, level, _ in self.stream.limits.state_dict()["closed"]:
+        for task, level, reason in self.stream.limits.state_dict()["closed"]:
+            assert reason != CRASHED
             assert self.curriculum.level(task) < level
 
     def teardown(self) -> None:
