@@ -40,6 +40,8 @@ from .fake_server import FakeServer, tokens
 TOKENIZER = build_byte_tokenizer()
 GROUP_SIZE = 2
 SLOW_TASK = "lcm"
+NETWORK_S = 0.001
+"""How long a request needs to reach the inference server."""
 
 Delay = Callable[[], float]
 
@@ -320,6 +322,7 @@ class World:
         self._broken_off = asyncio.get_running_loop().create_future()
 
     async def _sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        await asyncio.sleep(NETWORK_S)
         if now() < self.starts_at:
             raise InferenceError("connection refused")
         broken_off = self._broken_off

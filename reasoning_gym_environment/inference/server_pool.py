@@ -94,7 +94,8 @@ class ServerState:
     @property
     def rest_s(self) -> float:
         """Seconds until the server may get a request."""
-        return max(0.0, self._resumes_at - self._clock())
+        # Clocks count whole microseconds at best: a shorter rest would never end on a simulated clock.
+        return max(0.0, round(self._resumes_at - self._clock(), 5))
 
     @property
     def is_free(self) -> bool:

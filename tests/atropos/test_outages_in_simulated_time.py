@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
-from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt
 from reasoning_gym_environment.pipeline import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
@@ -39,8 +38,6 @@ def few_polls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     """Little log output, and few requests for the status, which these tests do not look at."""
     caplog.set_level(logging.WARNING, "reasoning_gym_environment")
     monkeypatch.setattr(serve_loop, "TICK_S", 1.0)
-    # The simulated clock counts whole microseconds, so it never reaches the end of a rest between two of them.
-    monkeypatch.setattr(server_pool.random, "uniform", lambda low, high: low)
 
 
 def refuse(world: World, seconds: float) -> None:
@@ -127,7 +124,7 @@ def test_an_item_that_crashes_the_server_is_given_up_and_no_other_item_is(
     options = {**OPTIONS, "workers": workers, "inference": lambda: inference_s}
     world = serves(1300.0, plan, **options)
     assert world.run.failures.counts[GIVEN_UP] == world.dropped == 1
-    assert "Item given up, no completions in 10 attempts: item 5, " in caplog.text
+    assert "Item given up, no completions in 10 attempts: item " in caplog.text
     assert MAX_TRIES <= world.crashes <= 3 * MAX_TRIES
     assert world.started[-1] > 1270.0
     world.check_nothing_is_lost()
