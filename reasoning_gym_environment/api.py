@@ -31,7 +31,7 @@ from .records import Completion, Problem, Score
 from .runtime import LoopThread, Runtime, load_into, state_of
 from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
-from .tasks.catalog import COMPOSITE, config_class_of, config_from_json, config_of
+from .tasks.catalog import COMPOSITE, config_from_json, config_of
 from .workers.generator import ITEM_TIMEOUT_S
 
 __all__ = [
@@ -460,14 +460,12 @@ def grade(
     and 0 for a wrong answer. `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes
     other settings.
 
-    Raises UnknownNameError for an unknown task, and EnvironmentSetupError for an item that is not one of this task.
+    Raises UnknownNameError for an unknown task or parameter, and EnvironmentSetupError for an item that is not one of
+    this task.
     """
-    # The class of the config is unused here: this line raises the error for an unknown task.
-    config_class_of(task)
-    if config is None:
-        config = config_of(task)
+    whole_config = config_of(task, config)
     _check_item(task, item)
-    problem = _of_item(task, item, config)
+    problem = _of_item(task, item, whole_config)
     thread, runtime = _shared_sandbox.get()
     [made] = thread.run(_grade(runtime, problem, [completion], thinking_opened))
     return made

@@ -39,7 +39,7 @@ LIMITS = {
 }
 """The lowest and the highest value of numbers that Atropos does not check."""
 
-MINUS_ONE = ("max_num_workers", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
+MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
 """Settings of LIMITS for which -1 means: the default, all, or no limit."""
 
 

@@ -142,6 +142,11 @@ def test_an_unknown_task_is_named_also_if_a_config_is_given() -> None:
         grade("chain_sums", ITEM, "", config={"min_terms": 2})
 
 
+def test_an_unknown_parameter_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean min_terms"):
+        grade("chain_sum", ITEM, "", config={"min_termz": 2})
+
+
 class SandboxStarts:
     """Stands in for the sandbox and counts its starts.
 
