@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +21,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What is started in the background of a script ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine may take long over an example.
+hypothesis.settings.register_profile("without a deadline", deadline=None)
+hypothesis.settings.load_profile("without a deadline")
 
 from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
 

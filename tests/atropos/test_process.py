@@ -238,7 +238,10 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
 async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     tmp_path: Path, process: Any, concurrency: int, good: int
 ) -> None:
-    message = r"^1\d groups in a row could not be sampled: item \d+, chain_sum: failure.* start the same command again to resume\.$"
+    message = (
+        r"^1\d groups in a row could not be sampled: item \d+, chain_sum: failure.* "
+        r"start the same command again to resume\.$"
+    )
     with pytest.raises(EnvironmentSetupError, match=message):
         await process(FakeInference(lambda number: number >= good), 100, concurrency).run()
     assert len(written(tmp_path)) == good
