@@ -22,10 +22,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine may take long over an example.
-hypothesis.settings.register_profile("without a deadline", deadline=None)
-hypothesis.settings.load_profile("without a deadline")
-
 from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
 
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
@@ -33,6 +29,10 @@ from .in_process import InProcessGenerator, InProcessGrader
 from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent
 from .wheel import build_wheel
+
+# A busy machine may take long over an example.
+hypothesis.settings.register_profile("without a deadline", deadline=None)
+hypothesis.settings.load_profile("without a deadline")
 
 LONGEST_FIRST = (
     "tests/integrations/test_real_libraries.py",
