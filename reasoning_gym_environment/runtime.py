@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
@@ -296,6 +297,7 @@ class LoopThread:
         self._pid = os.getpid()
         self._is_closed = False
         self._running: set[asyncio.Future[Any]] = set()
+        self._not_begun: set[Coroutine[Any, Any, Any]] = set()
         self._closing = asyncio.Event()
         # Here and not in the thread, so that the caller gets the error if there are too many open files.
         self._loop = asyncio.new_event_loop()
@@ -325,7 +327,20 @@ class LoopThread:
         if self._is_gone:
             work.close()
             raise EnvironmentSetupError(CLOSED)
-        return asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
+        self._not_begun.add(work)
+        running = asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
+        running.add_done_callback(partial(self._close_if_cancelled, work))
+        return running
+
+    def _close_if_cancelled(self, work: Coroutine[Any, Any, Any], running: Future[Any]) -> None:
+        if running.cancelled():
+            self._loop.call_soon_threadsafe(self._close_unless_begun, work)
+
+    def _close_unless_begun(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Python warns about a coroutine that was cancelled before its first step, unless it is closed."""
+        if work in self._not_begun:
+            self._not_begun.remove(work)
+            work.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and wait for its result."""
@@ -355,6 +370,7 @@ class LoopThread:
         return self._is_closed or os.getpid() != self._pid
 
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        self._not_begun.remove(work)
         task = asyncio.ensure_future(work)
         self._running.add(task)
         caller = asyncio.current_task()
