@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -29,10 +28,6 @@ from .in_process import InProcessGenerator, InProcessGrader
 from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent
 from .wheel import build_wheel
-
-# A busy machine may take long over an example.
-hypothesis.settings.register_profile("without a deadline", deadline=None)
-hypothesis.settings.load_profile("without a deadline")
 
 LONGEST_FIRST = (
     "tests/integrations/test_real_libraries.py",

@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
@@ -50,6 +50,7 @@ def test_every_task_is_visited_enough_when_others_look_better(sampling: str, num
     assert visits.rarely_visited == []
 
 
+@settings(deadline=None)
 @given(groups=st.lists(st.tuples(st.sampled_from(TASKS[:3]), st.integers(0, 8)), max_size=30), cut=st.integers(0, 30))
 def test_a_resumed_run_counts_on(groups: list[tuple[str, int]], cut: int) -> None:
     whole = EarlyVisits(TASKS[:3])

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.sampling.curriculum import Curriculum
@@ -216,6 +216,7 @@ def shares_after(events: Sequence[Event]) -> dict[str, float]:
     return subject.shares()
 
 
+@settings(deadline=None)
 @given(histories(), st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_failures_never_raise_the_share_of_their_task(history: list[Event], places: list[float]) -> None:
     failed: list[Event] = list(history)
@@ -239,6 +240,7 @@ def test_a_task_whose_items_always_fail_falls_to_the_floor() -> None:
     assert subject.shares()["maze"] == pytest.approx(0.12 / len(TASKS), abs=0.001)
 
 
+@settings(deadline=None)
 @given(histories())
 def test_one_scored_group_ends_the_effect_of_the_failures_before_it(history: list[Event]) -> None:
     group_of_maze = result("maze", [0.0, 1.0])
