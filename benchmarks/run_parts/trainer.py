@@ -40,8 +40,9 @@ class Trainer:
     async def run(self) -> None:
         await self._register()
         while True:
-            if not await self._take():
-                await self._count()
+            has_batch = await self._take()
+            await self._count()
+            if not has_batch:
                 await asyncio.sleep(POLL_S)
 
     async def drain(self) -> int:
@@ -55,7 +56,7 @@ class Trainer:
             return int((await response.json())["queue_size"])
 
     async def _count(self) -> None:
-        """Note the groups so far, if it is time. Call it when run-api has no complete batch."""
+        """Note the groups so far, if it is time."""
         if not self.received or time.monotonic() - self.received[-1][0] >= COUNT_EVERY_S:
             queued = await self._queue_size()
             self.received.append((time.monotonic(), self.groups + queued))
