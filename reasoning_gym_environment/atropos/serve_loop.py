@@ -204,7 +204,8 @@ class ServeLoop:
         self._state.step = step
         if before != step:
             self._stepped_at = now()
-        if is_passed(before, step, self._config.steps_per_eval):
+        has_questions = self._config.num_eval_samples_per_task > 0
+        if has_questions and is_passed(before, step, self._config.steps_per_eval):
             self.begin_evaluation()
         interval = self._state.checkpoint_interval
         if is_passed(before, step, interval):

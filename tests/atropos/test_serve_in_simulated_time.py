@@ -227,6 +227,12 @@ def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
         world.check_nothing_is_lost()
 
 
+@pytest.mark.parametrize("questions", [0, 2])
+def test_there_are_evaluations_only_if_there_are_questions(questions: int) -> None:
+    world = serves(20.0, steps_per_eval=1, num_eval_samples_per_task=questions)
+    assert (world.evaluations > 0) == (questions > 0)
+
+
 def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() -> None:
     def plan(world: World) -> list[Event]:
         start = world.loop._start
