@@ -119,7 +119,7 @@ class GroupPipeline:
         unavailable_since = run.inference.servers.unavailable_since
         kind = "item dropped, no completions"
         is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
-        if run.mode.has_trainer and not is_refused:
+        if run.mode.has_trainer and problem.is_of_stream and not is_refused:
             failed_at: float | None = now()
             if unavailable_since is not None:
                 failed_at = unavailable_since if began < unavailable_since else None

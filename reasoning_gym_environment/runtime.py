@@ -370,6 +370,9 @@ class LoopThread:
         return self._is_closed or os.getpid() != self._pid
 
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        if work not in self._not_begun:
+            # The caller cancelled the work before this first step, and it was closed.
+            raise asyncio.CancelledError
         self._not_begun.remove(work)
         task = asyncio.ensure_future(work)
         self._running.add(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -89,6 +90,17 @@ async def test_a_caller_s_own_item_that_is_too_long_is_no_failure_of_the_stream(
     assert await env.collect_trajectories((messages, dataset[0], dataset)) == (None, [])
     assert outcomes(env) == {GroupOutcome.TOO_LONG.value: 1}
     assert not env.run.stream.skipped and not env.run.failures.counts
+
+
+async def test_a_caller_s_own_item_without_completions_is_dropped(
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(include_tasks="gcd")
+    dataset: Any = library.create_dataset("lcm", seed=1, size=1)
+    monkeypatch.setattr(env.inference, "complete", AsyncMock(side_effect=InferenceError("no reply")))
+    item = (build_messages(dataset[0]["question"]), dataset[0], dataset)
+    assert await env.collect_trajectories(item) == (None, [])
+    assert env.run.failures.counts == {"item dropped, no completions": 1}
 
 
 def outcomes(env: Any) -> Counter[str]:

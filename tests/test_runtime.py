@@ -176,7 +176,9 @@ def test_ctrl_c_while_a_caller_waits_is_not_logged_as_an_error(
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_before_the_first_step_closes_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_the_first_step_closes_the_work(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     thread = LoopThread(Mock(start=AsyncMock(), close=AsyncMock()))
     is_interrupted = threading.Event()
     # The loop is busy until the caller was interrupted.
@@ -192,6 +194,8 @@ def test_ctrl_c_before_the_first_step_closes_the_work(monkeypatch: pytest.Monkey
     is_interrupted.set()
     thread.close()
     assert inspect.getcoroutinestate(never_begun) == inspect.CORO_CLOSED
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_start_that_fails_leaves_no_worker(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
