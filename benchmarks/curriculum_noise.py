@@ -79,7 +79,7 @@ def moves(curriculum: Curriculum, rewards: Iterator[tuple[float, ...]]) -> list[
     waited = 0
     for group in rewards:
         before = curriculum.level("task")
-        curriculum.observe(GroupResult("task", before, group, has_signal=True))
+        curriculum.observe(GroupResult("task", before, group))
         waited += 1
         step = curriculum.level("task") - before
         if step != 0:

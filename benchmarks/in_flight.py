@@ -86,7 +86,6 @@ class InFlightRun(Phase):
             "env.max_staleness_steps": -1,
             "env.num_eval_samples_per_task": 0,
             "env.complexity_mode": "none",
-            "env.task_sampling": "uniform",
             "env.ensure_scores_are_not_same": False,
         }
         flags = [text for name, value in values.items() for text in (f"--{name}", str(value))]

@@ -116,7 +116,7 @@ class OriginalRun(OwnRun):
 
     def _serve_arguments(self, *addresses: Any) -> list[str]:
         mine = super()._serve_arguments(*addresses)
-        left_out = ("--env.include_tasks", "--env.task_sampling", "--env.data_dumps_dir")
+        left_out = ("--env.include_tasks", "--env.data_dumps_dir")
         flags = {name: value for name, value in zip(mine[1::2], mine[2::2], strict=True) if name not in left_out}
         flags["--env.num_eval_samples_per_task"] = "1"
         flags["--openai.tokenizer_name"] = flags["--env.tokenizer_name"]
@@ -178,7 +178,7 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The whole report. A signal ends all processes, then this with CancelledError."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
-    settings = ["--env.complexity_mode", chosen.difficulty, "--env.task_sampling", "uniform", *chosen.settings]
+    settings = ["--env.complexity_mode", chosen.difficulty, *chosen.settings]
     plan = Plan("limit", chosen.groups, 1, "*", 0.5, chosen.latency, settings)
     report: dict[str, Any] = {
         "difficulty": chosen.difficulty,

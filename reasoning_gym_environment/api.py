@@ -212,11 +212,10 @@ class Tasks:
 class ItemStream:
     """The problems to train on. The same seed and the same rewards give the same problems.
 
-    `task_sampling` is "learnability" (fewer draws of tasks without progress), "weighted" or "uniform". Streams of
-    the same seed with different `instance` names have no item in common. The stream makes some items ahead of time.
-    `too_long(question)` explains why a question does not fit and returns "" if it fits; the stream replaces a question
-    that does not fit by an easier item. A tenth of all questions never appears, because these questions belong to
-    HeldOut.
+    The stream draws tasks in proportion to their weights. Streams of the same seed with different `instance` names
+    have no item in common. The stream makes some items ahead of time. `too_long(question)` explains why a question
+    does not fit and returns "" if it fits; the stream replaces a question that does not fit by an easier item. A tenth
+    of all questions never appears, because these questions belong to HeldOut.
 
     Report the rewards of each problem with `observe`. Until then the problem is pending, and a stream that continues
     from a `state_dict` repeats it.
@@ -227,7 +226,6 @@ class ItemStream:
         tasks: Tasks,
         *,
         seed: int = 42,
-        task_sampling: Literal["uniform", "weighted", "learnability"] = "learnability",
         curriculum_target_accuracy: float = 0.7,
         instance: str = "0",
         too_long: Callable[[str], str] = lambda question: "",
@@ -237,7 +235,6 @@ class ItemStream:
             **tasks.settings.model_dump(),
             seed=seed,
             instance_id=instance,
-            task_sampling=task_sampling,
             curriculum_target_accuracy=curriculum_target_accuracy,
         )
         self._sampler = tasks._runtime.sampler(settings, too_long=too_long)
@@ -261,9 +258,9 @@ class ItemStream:
     def observe(self, problem: Problem, rewards: Sequence[float | None]) -> None:
         """Report the rewards of a problem's completions, in [0, 1], and None for completions that were not scored.
 
-        The curriculum and the choice of tasks learn from them. Without rewards the problem is finished, and they learn
-        nothing. A single completion counts as a group with a signal. A second report for the same problem is counted
-        and has no other effect. Raises ValueError for other rewards, and TypeError for an argument that is no problem.
+        The curriculum learns from them. Without rewards the problem is finished, and the curriculum learns nothing. A
+        second report for the same problem is counted and has no other effect. Raises ValueError for other rewards, and
+        TypeError for an argument that is no problem.
         """
         if not isinstance(problem, Problem):
             raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
@@ -273,12 +270,10 @@ class ItemStream:
             scored = [math.nan]
         if not all(0.0 <= reward <= 1.0 for reward in scored):
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
-        # The rewards of a single completion cannot differ.
-        has_signal = len(rewards) == 1 or len(set(scored)) > 1
-        self._thread.run(self._observe(problem, scored, has_signal))
+        self._thread.run(self._observe(problem, scored))
 
     def metrics(self) -> dict[str, float]:
-        """Skipped and redrawn items, closed levels, and the state of the curriculum and of the task choice."""
+        """Skipped and redrawn items, closed levels, and the state of the curriculum."""
         return self._thread.run(_call(self._sampler.metrics))
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,8 +290,8 @@ class ItemStream:
             problem = await self._sampler.stream.next()
         return _prompted(problem)
 
-    async def _observe(self, problem: Problem, rewards: Sequence[float], has_signal: bool) -> None:
-        self._sampler.observe(problem, rewards, has_signal=has_signal)
+    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
+        self._sampler.observe(problem, rewards)
         self._sampler.stream.ledger.finish(problem)
 
     def _state(self) -> dict[str, Any]:

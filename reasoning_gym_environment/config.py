@@ -172,7 +172,6 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         "num_rollouts_to_keep": 50,
         "rollout_save_score_threshold": 0.51,
         "complexity_mode": "curriculum",
-        "task_sampling": "learnability",
         "partial_credit": "exact",
         "min_batch_allocation": 0.1,
         # The trainer's importance ratio assumes that completions come from the whole distribution.

@@ -2,7 +2,7 @@
 
     draw ──> complete ──> grade ──> reward ──> record ──> send
      │          │           │          │          │         └ check the group, deliver it          (trainer/api.py)
-     │          │           │          │          └ curriculum, task choice, metrics, dumps   (sampling/, telemetry/)
+     │          │           │          │          └ curriculum, metrics, dumps   (sampling/, telemetry/)
      │          │           │          └ base reward, length penalty, masks                (scoring/scorer.py)
      │          │           └ extract the answer, grade it in a worker          (scoring/scorer.py, workers/)
      │          └ prompt, token budget, requests                                                  (inference/)

@@ -156,10 +156,6 @@ class SamplingSettings(TasksSettings):
     """Name of this environment, if several environments serve the same trainer. Environments with different names
     use different items. Default: SLURM_PROCID if it is set, otherwise a number.
     """
-    task_sampling: Literal["uniform", "weighted", "learnability"] = "weighted"
-    """How the task of the next item is chosen. uniform: every task equally often. weighted: in proportion to
-    task_weights. learnability: like weighted, but less often for tasks at which the model makes no progress.
-    """
     curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
     """With complexity_mode curriculum: the share of right answers, between 0 and 1, that each task should have.
     With more right answers the task becomes harder, and with fewer it becomes easier.

@@ -73,19 +73,6 @@ def test_the_same_seed_and_rewards_give_the_same_problems_and_so_does_a_resumed_
     assert ItemStream(tasks, seed=5, instance="1").next() != ItemStream(tasks, seed=5).next()
 
 
-def test_a_single_completion_counts_as_a_group_with_a_signal(tasks: Tasks) -> None:
-    """Where each question has one completion, rewards never differ within a question."""
-    stream = ItemStream(tasks, seed=3)
-    reported = [[1.0], [0.0], [1.0, 1.0], [1.0, None], [1.0, 0.0]]
-    signals = []
-    for rewards in reported:
-        problem = stream.next()
-        stream.observe(problem, rewards)
-        groups = stream.state_dict()["chooser"]["groups"][problem.task]
-        signals.append(groups[-1][-1])
-    assert signals == [True, True, False, False, True]
-
-
 def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
     problem = ItemStream(tasks, seed=1).next()
     good, wrong, none = tasks.grade(problem, [right(problem), "<answer>x</answer>", "I do not know"])
@@ -297,7 +284,11 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
     problem, given, state = stream.next(), Any, stream.state_dict()
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
-        (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
+        (
+            EnvironmentSetupError,
+            "curriculum_target_accuracy: ",
+            lambda: ItemStream(tasks, curriculum_target_accuracy=2),
+        ),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
         (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),

@@ -84,7 +84,7 @@ async def test_every_attempt_ends_in_one_outcome(ready_env: ReadyEnv, monkeypatc
 
 
 async def test_a_caller_s_own_item_that_is_too_long_is_no_failure_of_the_stream(ready_env: ReadyEnv) -> None:
-    env = await ready_env(include_tasks="gcd", task_sampling="learnability", max_token_length=2048)
+    env = await ready_env(include_tasks="gcd", max_token_length=2048)
     dataset: Any = library.create_dataset("lcm", seed=1, size=1)
     messages = build_messages("word " * 3000)
     assert await env.collect_trajectories((messages, dataset[0], dataset)) == (None, [])

@@ -89,7 +89,7 @@ def main() -> None:
     with tqdm(total=options.count, desc="drawing items", unit=" items") as bar:
         for mode, wanted in (("curriculum", int(EASY_SHARE * options.count)), ("random", options.count)):
             with Tasks(options.tasks, complexity_mode=mode) as tasks:
-                stream = ItemStream(tasks, seed=options.seed, task_sampling="uniform")
+                stream = ItemStream(tasks, seed=options.seed)
                 while len(problems) < wanted:
                     problem = stream.next()
                     stream.observe(problem, [])

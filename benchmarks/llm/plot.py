@@ -1,11 +1,11 @@
-"""Draw what the arms learned, and print two tables: held-out accuracy with 95% intervals, and the arms against uniform.
+"""Draw what the arms learned, and print two tables: held-out accuracy with 95% intervals, and the arms against `ours`.
 
     python benchmarks/llm/plot.py data/llm/all/*/results.json --out docs/real_model.png
 
 An accuracy is the mean over questions of the share of exact completions. Its interval is 1.96 standard errors over
 questions (Miller 2024, "Adding Error Bars to Evals", eq. 3): completions of one question are not independent.
 
-The second table has each arm at its end, a mean over its seeds. Its difference to `uniform` is paired by question. The
+The second table has each arm at its end, a mean over its seeds. Its difference to `ours` is paired by question. The
 interval does not include the chance of the training run itself, so it is too narrow: look at the seeds as well. The
 worst quarter is the mean accuracy of the quarter of the tasks that the arm answers worst.
 """
@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 
 COLORS = {
     "ours": "#0b6e4f",
-    "uniform": "#2f6db5",
+    "learnability": "#2f6db5",
     "thompson": "#8a5fb0",
     "original": "#b5541c",
     "shuffled": "#7a7a7a",
@@ -59,22 +59,20 @@ def worst_quarter(answers: dict[str, float]) -> float:
 
 
 def print_arms(results: list[dict[str, Any]]) -> None:
-    """The arms at their ends, against `uniform`."""
+    """The arms at their ends, against `ours`."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         runs.setdefault(result["arm"], []).append(result)
-    if "uniform" not in runs:
+    if "ours" not in runs:
         return
-    print(
-        "\n| arm | questions | runs | accuracy | worst quarter | against uniform, paired |\n|---|---|---|---|---|---|"
-    )
+    print("\n| arm | questions | runs | accuracy | worst quarter | against ours, paired |\n|---|---|---|---|---|---|")
     for name in SETS:
-        uniform = at_the_end(runs["uniform"], name)
+        ours = at_the_end(runs["ours"], name)
         for arm, of_arm in runs.items():
             answers = at_the_end(of_arm, name)
             mean, half = with_interval(list(answers.values()))
-            gain, width = with_interval([answers[question] - uniform[question] for question in uniform])
-            against = "" if arm == "uniform" else f"{100 * gain:+.1f} ± {100 * width:.1f}"
+            gain, width = with_interval([answers[question] - ours[question] for question in ours])
+            against = "" if arm == "ours" else f"{100 * gain:+.1f} ± {100 * width:.1f}"
             worst = 100 * worst_quarter(answers)
             print(
                 f"| {arm} | {name} | {len(of_arm)} | {100 * mean:.1f}% ± {100 * half:.1f} | {worst:.1f}% | {against} |"

@@ -10,11 +10,11 @@ asked before training, after half of the generated tokens, and at the end. `--ta
 model can learn. `--tasks all` has all tasks whose easiest questions and answers are short (tasks.py). Arms differ in
 nothing but this:
 
-    ours       the defaults of the commands: curriculum, strict verification
-    uniform    as ours, but all tasks alike
-    thompson   as ours, but tasks chosen by the policy of benchmarks/samplers/thompson.py
-    original   the original environment's way: all tasks alike, reasoning-gym's default configs and its own scores
-    shuffled   as ours, but the trainer permutes the rewards of each group: a control, that should learn nothing
+    ours          the defaults of the commands: all tasks equally often, curriculum, strict verification
+    learnability  as ours, but the policy of benchmarks/samplers/learnability.py chooses the tasks
+    thompson      as ours, but the policy of benchmarks/samplers/thompson.py chooses the tasks
+    original      the original environment's way: reasoning-gym's default configs and its own scores
+    shuffled      as ours, but the trainer permutes the rewards of each group: a control that should learn nothing
 
 Whatever ends the command, the same one resumes: weights, optimizer, the environment's state and each answered question
 are kept. Run it with the environment that `make llm` sets up; `serve` and `evaluate` run in the project's own.
@@ -51,11 +51,10 @@ EXAMPLES = {"eight": 1024, "all": 1536}
 BATCH = 32
 ARMS = {
     "ours": [],
-    "uniform": ["--env.task_sampling", "uniform"],
+    "learnability": [],
     "thompson": [],
     "original": [
-        "--env.complexity_mode", "none", "--env.task_sampling", "uniform",
-        "--env.verification", "native", "--env.partial_credit", "native",
+        "--env.complexity_mode", "none", "--env.verification", "native", "--env.partial_credit", "native",
     ],
     "shuffled": [],
 }  # fmt: skip
@@ -188,8 +187,8 @@ class Arm:
         """Train until vLLM has generated so many tokens, or for so long."""
         say(f"Training from {self.generated:,} to {until_tokens:,} tokens, for {minutes:.0f} minutes at most.")
         command = [self.command]
-        if self.arm == "thompson":
-            command = [self.python, str(HERE / "serve_with_thompson.py")]
+        if self.arm in ("learnability", "thompson"):
+            command = [self.python, str(HERE / "serve_with_policy.py"), self.arm]
         serve = [
             *command, "serve", "--openai.server_type", "vllm", "--openai.base_url", f"{self.server}/v1",
             "--openai.model_name", MODEL_NAME, "--env.tokenizer_name", str(self.cold),

@@ -1,7 +1,7 @@
 """What policies have in common that draw a task in proportion to a preference.
 
-FLOOR of the draws visit all tasks in shuffled rounds, as the package's own policy does. The other draws are in
-proportion to weight * preference / (1 + failures since the task's last scored group).
+FLOOR of the draws visit all tasks in shuffled rounds. The other draws are in proportion to weight * preference / (1 +
+failures since the task's last scored group).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 from pydantic import NonNegativeInt, TypeAdapter
 
 from reasoning_gym_environment.sampling.item_maker import derive_random, loading
-from reasoning_gym_environment.sampling.learnability import FLOOR
 from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
+
+FLOOR = 0.12
+"""Share of the draws that is spread evenly over all tasks."""
 
 _FIGURES = TypeAdapter(dict[str, float])
 _FAILURES = TypeAdapter(dict[str, NonNegativeInt])

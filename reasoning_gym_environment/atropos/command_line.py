@@ -78,7 +78,6 @@ TRAINING_ITEMS = (
     "group_size",
     "train_*",
     "task_weights",
-    "task_sampling",
     "complexity_mode",
     "curriculum_*",
     "total_steps",

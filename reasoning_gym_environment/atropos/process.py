@@ -58,7 +58,6 @@ DETERMINING = (
     "task_modules",
     "complexity_mode",
     "curriculum_target_accuracy",
-    "task_sampling",
     "eval_complexity",
     "verification",
     "partial_credit",
@@ -135,7 +134,7 @@ class GroupWriter:
         run.stream.leave_out({group.index for group in written})
         for group in written:
             if group.credits and group.task in run.runtime.catalog:
-                run.sampler.learn(group.task, group.level, group.credits, group.has_signal)
+                run.sampler.learn(group.task, group.level, group.credits)
 
     async def _estimate(self) -> None:
         """Draw the first items, and log an estimate of the requests and tokens of all items."""

@@ -11,7 +11,7 @@ from ..api import ItemStream, PromptedProblem, Tasks
 
 def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
     """An endless iterator of items as a training run draws them. None of them is held out for evaluation."""
-    stream = ItemStream(tasks, seed=seed, task_sampling="weighted")
+    stream = ItemStream(tasks, seed=seed)
     for problem in stream:
         # The item has no completions, so the stream learns nothing from it and counts it as finished.
         stream.observe(problem, [])

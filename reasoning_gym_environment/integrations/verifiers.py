@@ -163,7 +163,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
     def _problems(self, tasks: Tasks) -> Iterator[PromptedProblem]:
         config = self.config
         if config.split == "train":
-            stream = ItemStream(tasks, seed=config.seed, task_sampling="weighted")
+            stream = ItemStream(tasks, seed=config.seed)
             # A trainer makes all items of a finite split before its first step. Only a terminal shows the progress.
             for problem in tqdm(
                 islice(stream, config.train_items),

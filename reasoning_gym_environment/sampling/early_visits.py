@@ -1,6 +1,6 @@
 """Whether the first groups of a run have visited every task often enough.
 
-A task that earns nothing at first may still be learnable. A rule that draws it too rarely never finds out. After
+A task that earns nothing at first may still be learnable, and draws that are too rare never show it. After
 FIRST_GROUPS scored groups the log names the tasks with fewer than ENOUGH_COMPLETIONS scored completions.
 """
 

@@ -1,6 +1,6 @@
 """The stream of training problems: index -> task and level -> item -> Problem.
 
-    index ──> Draw: task and level (policies.py) ──> item (item_maker.py) ──> handed out ──> finished
+    index ──> Draw: task and level ──> item (item_maker.py) ──> handed out ──> finished
                                                                                  │    ^
                                        requeued, at most MAX_TRIES times  ───────┴────┘
 
@@ -35,9 +35,9 @@ from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum
 from .early_visits import EarlyVisits
 from .item_maker import ItemAddress, ItemMaker, ItemResult, loading
+from .level_chooser import LevelChooser, build_level_chooser
 from .level_limits import LevelLimits
 from .pending_items import Draw, ObservedItems, PendingItems
-from .policies import LevelChooser, build_level_chooser, build_task_policy
 from .task_policy import GroupResult, TaskPolicy
 from .weighted import WeightedTasks
 
@@ -82,8 +82,8 @@ class ItemStream:
         ...                                   # complete, grade, send
         stream.ledger.finish(problem)         # or stream.ledger.requeue(problem)
 
-    The stream makes `prefetch` items ahead. With a curriculum or learnability, their task and level were chosen that
-    many items earlier, before the latest observations. `limits` are required if there are `levels`.
+    The stream makes `prefetch` items ahead. With a curriculum, their level was chosen that many items earlier, before
+    the latest observations. `limits` are required if there are `levels`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ItemStream:
         prefetch: int = 0,
         may_overtake: bool = False,
     ) -> None:
-        """`tasks` chooses the task of each index; the default chooser draws tasks by their weights in the catalog."""
+        """`tasks` chooses the task of each index. By default it draws tasks by their weights in the catalog."""
         self.maker = maker
         self.ledger = PendingItems()
         self.limits = limits or LevelLimits({})
@@ -111,7 +111,7 @@ class ItemStream:
         """Replaced items by reason, since this process began."""
         self._seed = seed
         self._levels = levels
-        self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
+        self.task_policy = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
         self._prefetch = prefetch
         self._index = 0
         self._excluded: Collection[int] = ()
@@ -166,7 +166,7 @@ class ItemStream:
         """Count a draw that was not used. The first skip of a task for a reason is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
-        self._tasks.note_failure(task)
+        self.task_policy.note_failure(task)
         if self.skipped[key] == 1:
             logger.warning(
                 "Skipped an item of %s (%s): %s. Further skips are only counted.",
@@ -253,7 +253,7 @@ class ItemStream:
         while self._index in self._excluded:
             self._index += 1
         index = self._index
-        task = self._tasks.choose(index, self.instance)
+        task = self.task_policy.choose(index, self.instance)
         level = None
         if self._levels:
             level = self.limits.level(task, self._levels(task, index).index).index
@@ -329,7 +329,6 @@ class Sampler:
     """The item stream together with the policies that choose its tasks and levels."""
 
     stream: ItemStream
-    chooser: TaskPolicy
     curriculum: Curriculum
     follows_curriculum: bool
     early_visits: EarlyVisits
@@ -338,38 +337,32 @@ class Sampler:
     def observe_group(self, group: Episode) -> None:
         """Show the policies a scored group; see `observe`."""
         credits = [rollout.base_reward for rollout in group.scored]
-        self.observe(group.problem, credits, has_signal=group.has_signal)
+        self.observe(group.problem, credits)
 
-    def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:
+    def observe(self, problem: Problem, credits: Sequence[float]) -> None:
         """Show the policies the scores of a problem's completions, once for each item of the stream.
 
         `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
-        of the grader is not the model's failure. `has_signal` says whether their rewards differ.
+        of the grader is not the model's failure.
         """
         if not problem.is_of_stream:
             return
         if not credits:
-            self.chooser.note_failure(problem.task)
+            self.stream.task_policy.note_failure(problem.task)
         elif self.observed.add(problem.index):
-            self.learn(problem.task, problem.level, credits, has_signal)
+            self.learn(problem.task, problem.level, credits)
 
-    def learn(
-        self,
-        task: str,
-        level: int | None,
-        credits: Sequence[float],
-        has_signal: bool,
-    ) -> None:
+    def learn(self, task: str, level: int | None, credits: Sequence[float]) -> None:
         """Show the policies the scores of a group that they have not seen before."""
-        result = GroupResult(task, level, tuple(credits), has_signal)
-        self.chooser.observe(result)
+        result = GroupResult(task, level, tuple(credits))
+        self.stream.task_policy.observe(result)
         self.early_visits.note(task, len(credits))
         if self.follows_curriculum and level is not None:
             self.curriculum.observe(result)
 
     def metrics(self) -> dict[str, float]:
         """The numbers of the stream and of the policies."""
-        values = self.stream.metrics() | self.observed.metrics() | self.chooser.metrics()
+        values = self.stream.metrics() | self.observed.metrics() | self.stream.task_policy.metrics()
         if self.follows_curriculum:
             values |= self.curriculum.metrics()
         return values
@@ -380,7 +373,7 @@ class Sampler:
         return {
             "sampler": self.stream,
             "curriculum": self.curriculum,
-            "chooser": self.chooser,
+            "chooser": self.stream.task_policy,
             "observed": self.observed,
             "early_visits": self.early_visits,
         }
@@ -396,22 +389,18 @@ def build_sampler(
     """A new sampler of the maker's tasks. `ladders` has the ladder of each task, or nothing if there are no levels."""
     limits = LevelLimits(ladders)
     curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
-    weights = {task.name: task.weight for task in maker.catalog.tasks}
-    chooser = build_task_policy(settings, weights, curriculum)
     stream = ItemStream(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
         levels=build_level_chooser(settings, ladders, curriculum),
-        tasks=chooser,
         limits=limits,
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
     return Sampler(
         stream,
-        chooser,
         curriculum,
         follows_curriculum=settings.complexity_mode == "curriculum",
-        early_visits=EarlyVisits(weights),
+        early_visits=EarlyVisits(maker.catalog.names),
     )

@@ -11,11 +11,9 @@ before it. Two policies that received the same calls make the same choices.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,15 @@ class GroupResult:
     """The level of the item, None for the task's default config."""
     rewards: tuple[float, ...]
     """The base reward of each scored completion, in [0, 1]. There is at least one."""
-    has_signal: bool
-    """Whether the rewards that the trainer receives differ within the group."""
 
     @property
     def mean_reward(self) -> float:
         return sum(self.rewards) / len(self.rewards)
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the rewards differ, so that the group teaches something."""
+        return min(self.rewards) < max(self.rewards)
 
 
 class TaskPolicy(ABC):
@@ -68,16 +69,3 @@ class TaskPolicy(ABC):
         Tasks that this run does not serve are ignored. Raises EnvironmentSetupError, and changes nothing, if the state
         is malformed.
         """
-
-
-def effective_number(shares: Sequence[float] | np.ndarray) -> float:
-    """The exponential of the entropy of a distribution: how many equally frequent things are as diverse.
-
-    `shares` are non-negative and need not sum to one. The effective number of no shares is 0.
-    """
-    positive = np.array([float(share) for share in shares if share > 0])
-    if len(positive) == 0:
-        return 0.0
-    positive /= positive.sum()
-    entropy = -(positive * np.log(positive)).sum()
-    return float(np.exp(entropy))

@@ -30,7 +30,7 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import EnvironmentSetupError
-from ..records import MASKED, Episode, Outcome, Rollout, Score, has_signal, plain
+from ..records import MASKED, Episode, Outcome, Rollout, Score, plain
 
 logger = logging.getLogger(__name__)
 
@@ -334,13 +334,12 @@ def scored_fields(score: Score, reward: float, base_reward: float) -> dict[str, 
 
 @dataclass(frozen=True)
 class WrittenGroup:
-    """The part of a line that the choosers of tasks and levels need. `credits` has the scored completions only."""
+    """The part of a line that the task policy and the curriculum need. `credits` has the scored completions only."""
 
     index: int
     task: str
     level: int | None
     credits: tuple[float, ...]
-    has_signal: bool
 
 
 def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) -> AppendLog:
@@ -376,7 +375,6 @@ def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
         task=str(record["task"]),
         level=record["level"],
         credits=tuple(float(rollout["credit"]) for rollout in scored),
-        has_signal=has_signal(record["scores"], [rollout["mask_reason"] is not None for rollout in details]),
     )
 
 

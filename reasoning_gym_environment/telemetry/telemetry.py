@@ -22,13 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import wandb
 
 from ..errors import EnvironmentSetupError
@@ -40,7 +41,6 @@ from ..records import (
     Problem,
     Rollout,
 )
-from ..sampling.task_policy import effective_number
 from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
 from .reward_hacking import HackingWatch
@@ -496,3 +496,16 @@ def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
     columns = ["full_text", "score", "expected_answer", "task_name"]
     rows = [list(row) for row in chain.from_iterable(groups)]
     return wandb.Table(columns=columns, data=rows)
+
+
+def effective_number(shares: Sequence[float]) -> float:
+    """The exponential of the entropy of a distribution: how many equally frequent things are as diverse.
+
+    `shares` are non-negative and need not sum to one. The effective number of no shares is 0.
+    """
+    positive = np.array([float(share) for share in shares if share > 0])
+    if len(positive) == 0:
+        return 0.0
+    positive /= positive.sum()
+    entropy = -(positive * np.log(positive)).sum()
+    return float(np.exp(entropy))

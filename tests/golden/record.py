@@ -28,7 +28,7 @@ LEFT_OUT = (
     "arc_agi,rearc,codeio,emoji_mystery,mahjong_puzzle,kakurasu,survo,time_intervals"
 )
 
-PAID_EXACTLY = {"task_sampling": "weighted", "partial_credit": "exact"}
+PAID_EXACTLY = {"partial_credit": "exact"}
 MODES: dict[str, dict[str, Any]] = {
     "none": {"seed": 42},
     "random": {"seed": 1918, "complexity_mode": "random", **PAID_EXACTLY},

@@ -178,7 +178,7 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(
 ) -> None:
     """By the configuration on the page."""
     with Tasks("countdown,number_sorting,word_sorting,course_schedule", complexity_mode="random") as tasks:
-        stream = ItemStream(tasks, seed=42, task_sampling="weighted")
+        stream = ItemStream(tasks, seed=42)
         problems = [stream.next() for _ in range(8)]
         with ThreadedMockServer(Student(asked(problems)), byte_tokenizer) as server:
             (tmp_path / "server.py").write_text(ENV_SERVER)

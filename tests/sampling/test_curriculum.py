@@ -30,7 +30,7 @@ def observe(subject: Curriculum, groups: Iterable[Sequence[float]], task: str = 
     """Each group at the task's current level. The level after each of them."""
     levels = []
     for rewards in groups:
-        subject.observe(GroupResult(task, subject.level(task), tuple(rewards), has_signal=True))
+        subject.observe(GroupResult(task, subject.level(task), tuple(rewards)))
         levels.append(subject.level(task))
     return levels
 
@@ -204,7 +204,7 @@ def test_a_restored_curriculum_continues_like_the_uninterrupted_one() -> None:
     whole = curriculum()
     drawn = list(groups(0.8, 0.3, 8, 80, rng))
     observe(whole, drawn[:17])
-    whole.observe(GroupResult("gcd", 1, (1.0,), has_signal=False))  # drawn before a move: counted, and no evidence
+    whole.observe(GroupResult("gcd", 1, (1.0,)))  # drawn before a move: counted, and no evidence
     resumed = curriculum()
     resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
     assert resumed.stats() == whole.stats()
@@ -278,7 +278,7 @@ class SavedLevels(RuleBasedStateMachine):
     def observe(self, task: str, rewards: list[float], below: int, times: int) -> None:
         for _ in range(times):
             level = max(0, self.subject.curriculum.level(task) - below)
-            result = GroupResult(task, level, tuple(rewards), has_signal=True)
+            result = GroupResult(task, level, tuple(rewards))
             self.subject.curriculum.observe(result)
             self.fresh.curriculum.observe(result)
 
@@ -307,7 +307,7 @@ class SavedLevels(RuleBasedStateMachine):
         self.subject = Levels(sizes)
         for task in sizes:
             self.subject.limits.exceeded(task, 1, TOO_LONG, "a closed level that the saved state may not have")
-            self.subject.curriculum.observe(GroupResult(task, 0, (1.0,), has_signal=False))
+            self.subject.curriculum.observe(GroupResult(task, 0, (1.0,)))
         self.subject.load(state)
         self.fresh = Levels(sizes)
         self.fresh.load(state)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,6 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
-from reasoning_gym_environment.sampling.learnability import LearnableTasks
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -103,19 +103,20 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 
 
-async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog: pytest.LogCaptureFixture) -> None:
+async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.WARNING)
-    tasks = LearnableTasks(dict.fromkeys(TASKS.names, 1.0), 42)
-    assert "gcd" not in {one.task for one in await take(sampler(FakeGenerator(broken=("gcd",)), tasks=tasks), 40)}
-    assert tasks.shares()["gcd"] < tasks.shares()["chain_sum"], "the chooser hears of draws that gave nothing"
-    caplog.clear()
     source = sampler(FakeGenerator(broken=("gcd",)))
+    noted: Counter[str] = Counter()
+    monkeypatch.setattr(source.task_policy, "note_failure", lambda task: noted.update([task]))
     problems = await take(source, 30)
     plain = await take(sampler(), source.index)
     assert problems == [problem for problem in plain if problem.task != "gcd"], "the rest of the stream is not shifted"
     skipped = source.index - 30
     assert source.metrics() == {"train/skipped_generation_failed": float(skipped)}
     assert source.skipped == {"generation_failed/gcd": skipped} and skipped > 1
+    assert noted == {"gcd": skipped}, "the policy learns of draws that gave nothing"
     assert len(caplog.messages) == 1 and "gcd is broken" in caplog.text
 
 
@@ -157,11 +158,6 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
         (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
         (Curriculum([], lambda task: 0), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
-        (
-            LearnableTasks({"gcd": 1.0}, 42),
-            "task choice",
-            [{"groups": {"gcd": [[0, 2.0, 1]]}}, {"groups": {"gcd": [[0, 1.0]]}}, {"failures": {"gcd": -1}}],
-        ),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, states: list[Any]) -> None:

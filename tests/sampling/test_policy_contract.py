@@ -12,10 +12,10 @@ from typing import TypeAlias
 import pytest
 
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks, mean_absolute_advantage
+from benchmarks.samplers.learnability import WINDOW, LearnableTasks
 from benchmarks.samplers.near_half import NearHalfTasks
 from benchmarks.samplers.thompson import ThompsonTasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.learnability import LearnableTasks
 from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 from reasoning_gym_environment.sampling.weighted import WeightedTasks
 
@@ -38,7 +38,7 @@ def teach(policy: TaskPolicy, groups: int, seed: int = 1) -> TaskPolicy:
     for _ in range(groups):
         for task, rate in RATES.items():
             rewards = tuple(float(rng.random() < rate) for _ in range(8))
-            policy.observe(GroupResult(task, None, rewards, min(rewards) < max(rewards)))
+            policy.observe(GroupResult(task, None, rewards))
     return policy
 
 
@@ -68,6 +68,28 @@ def test_a_resumed_policy_continues_like_the_uninterrupted_one(new_policy: NewPo
     assert resumed.metrics() == whole.metrics()
     resumed.load_state_dict({})
     assert choices(resumed) == choices(new_policy(WEIGHTS, 7))
+
+
+def test_weighted_tasks_follow_their_weights_whatever_happens_to_their_groups() -> None:
+    policy = WeightedTasks(WEIGHTS, 7)
+    before = choices(policy, count=4000)
+    for _ in range(50):
+        policy.note_failure("half")
+    assert choices(teach(policy, 40), count=4000) == before
+    for task, weight in WEIGHTS.items():
+        assert before.count(task) / 4000 == pytest.approx(weight / 5, abs=0.03)
+    assert policy.state_dict() == policy.metrics() == {}
+
+
+def test_learnability_prefers_a_task_that_improves() -> None:
+    policy = LearnableTasks(dict.fromkeys(("rises", "guessed", "never"), 1.0), 7, floor=0.0)
+    rng = Random(1)
+    for number in range(WINDOW):
+        for task, rate in (("rises", 0.1 + 0.6 * number / WINDOW), ("guessed", 0.25), ("never", 0.0)):
+            rewards = tuple(float(rng.random() < rate) for _ in range(8))
+            policy.observe(GroupResult(task, None, rewards))
+    shares = policy.shares()
+    assert shares["rises"] > 2 * max(shares["guessed"], shares["never"])
 
 
 def test_a_state_of_other_tasks_is_ignored(new_policy: NewPolicy) -> None:
@@ -105,6 +127,9 @@ def test_a_candidate_prefers_groups_with_a_signal(kind: NewPolicy) -> None:
         (ThompsonTasks, {"counts": {"half": [1.0]}}),
         (AbsoluteAdvantageTasks, {"figures": {"half": "much"}}),
         (NearHalfTasks, {"failures": {"half": -1}}),
+        (LearnableTasks, {"groups": {"half": [[0, 2.0, 1]]}}),
+        (LearnableTasks, {"groups": {"half": [[0, 1.0]]}}),
+        (LearnableTasks, {"failures": {"half": -1}}),
     ],
 )
 def test_a_damaged_state_is_refused(kind: NewPolicy, state: dict[str, object]) -> None:

@@ -31,9 +31,9 @@ from reasoning_gym_environment.sampling.item_maker import (
     derive_seed,
 )
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
+from reasoning_gym_environment.sampling.level_chooser import LevelChooser
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
-from reasoning_gym_environment.sampling.policies import LevelChooser
 from reasoning_gym_environment.sampling.task_policy import GroupResult
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -251,7 +251,7 @@ class StreamMachine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, score: float) -> None:
         problem = self.any_held(data)
         if problem.level is not None:
-            self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8, False))
+            self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8))
         self.end(problem)
 
     @precondition(lambda self: self.model.held)

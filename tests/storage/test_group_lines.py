@@ -82,9 +82,9 @@ def test_a_file_of_groups_is_resumed_only_under_the_same_settings(tmp_path: Path
     groups.close()
     before = path.read_bytes()
     resumed = open_groups(path, settings, is_resumed=True)
-    found = {group.index: (group.task, group.credits, group.has_signal) for group in resumed.done.values()}
+    found = {group.index: (group.task, group.credits) for group in resumed.done.values()}
     task = make_group([0.0]).problem.task
-    assert found == {0: (task, (0.0, 1.0), True), 1: (task, (0.5, 0.0), True)}
+    assert found == {0: (task, (0.0, 1.0)), 1: (task, (0.5, 0.0))}
     resumed.close()
     with pytest.raises(EnvironmentSetupError, match=r"seed 1918 \(now 7\)\. Set env.data_path_to_save_groups"):
         open_groups(path, {**settings, "seed": 7}, is_resumed=True)

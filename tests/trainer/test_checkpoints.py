@@ -56,15 +56,15 @@ def known(env: ReasoningGymEnv) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("prefetch", "sampling", "mode"),
-    [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")],
+    ("prefetch", "weights", "mode"),
+    [(4, "", None), (0, "gcd=3", "random"), (4, "", "curriculum")],
 )
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
     make_env: MakeEnv,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str | None,
-    sampling: str,
+    weights: str,
     prefetch: int,
 ) -> None:
     monkeypatch.setattr(item_stream, "PREFETCH", prefetch)
@@ -72,9 +72,8 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_
     def make() -> ReasoningGymEnv:
         env = make_env(
             include_tasks="chain_sum,gcd,lcm,products,spell_backward,number_sorting",
-            task_weights="gcd=3" if sampling == "weighted" else "",
+            task_weights=weights,
             complexity_mode=mode,
-            task_sampling=sampling,
             instance_id="a",
         )
         env.state.checkpoint_dir, env.state.step = str(tmp_path), 5
@@ -99,12 +98,11 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_
 
 
 async def test_a_run_is_resumed_under_other_settings_and_tasks(make_env: MakeEnv) -> None:
-    def make(tasks: str, mode: str | None, sampling: str) -> ReasoningGymEnv:
-        return make_env(include_tasks=tasks, complexity_mode=mode, task_sampling=sampling, num_eval_samples_per_task=0)
+    def make(tasks: str, mode: str | None) -> ReasoningGymEnv:
+        return make_env(include_tasks=tasks, complexity_mode=mode, num_eval_samples_per_task=0)
 
-    plain, adaptive = (None, "weighted"), ("curriculum", "learnability")
-    for one, other in ((plain, adaptive), (adaptive, plain)):
-        env, resumed = make("chain_sum,gcd,acre", *one), make("chain_sum,gcd,lcm", *other)
+    for before, after in ((None, "curriculum"), ("curriculum", None)):
+        env, resumed = make("chain_sum,gcd,acre", before), make("chain_sum,gcd,lcm", after)
         await asyncio.gather(env.setup(), resumed.setup())
         await proceed(env, [], 12)
         first = env.run.stream.index

@@ -35,18 +35,17 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from .item_maker import derive_random, loading
+from reasoning_gym_environment.sampling.item_maker import derive_random, loading
+from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
+
 from .learning_progress import Group, progress
-from .task_policy import GroupResult, TaskPolicy, effective_number
+from .preferences import FLOOR
 
 WINDOW = 256
 """Groups of a task that its progress is measured over: enough to tell a rise of 0.1 over the window from noise."""
 
 MIN_GROUPS = 12
 """With fewer groups, the progress of a task is unknown."""
-
-FLOOR = 0.12
-"""Share of the draws that is spread evenly over all tasks."""
 
 FULL_WEIGHT_AT = 0.5
 """Share of the mean progress, and of the mean signal, from which a task has full weight."""
@@ -171,17 +170,7 @@ class LearnableTasks(TaskPolicy):
         return [figure for figure in figures if figure is not None]
 
     def metrics(self) -> dict[str, float]:
-        """The coming draws (effective number of tasks, smallest share), mean progress per group, failing tasks."""
-        shares = list(self.shares().values())
-        known = self._known_progress()
-        failing = [task for task, history in self._histories.items() if history.failures]
-        return {
-            "task_choice/effective_tasks": effective_number(shares),
-            "task_choice/smallest_share": min(shares),
-            "task_choice/known_tasks": float(len(known)),
-            "task_choice/mean_progress": self._mean_progress() if known else 0.0,
-            "task_choice/failing_tasks": float(len(failing)),
-        }
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The groups of each task as rows of level, reward and signal, and the failures since its last group."""
