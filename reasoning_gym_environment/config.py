@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from .errors import unknown_name
+from .errors import SETTINGS_ARE_LISTED, unknown_name
 from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
 
@@ -121,7 +121,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     def _unknown_fields_fail_with_the_nearest_name(cls, values: Any) -> Any:
         for name in values if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                raise ValueError(str(unknown_name("setting", str(name), cls.model_fields)))
+                raise ValueError(str(unknown_name("setting", str(name), cls.model_fields, SETTINGS_ARE_LISTED)))
         return values
 
     @field_validator(*LIMITS)

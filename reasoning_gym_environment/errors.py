@@ -82,6 +82,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(similar + containing))[:3]
 
 
+SETTINGS_ARE_LISTED = "`reasoning-gym-env serve --help` lists all settings."
+"""The hint for an unknown setting."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
     """Build the error for a name that is not among `known`."""
     close = nearest(name, known)

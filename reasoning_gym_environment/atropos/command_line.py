@@ -37,7 +37,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ..errors import EnvironmentSetupError, unknown_name
+from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
 from ..utils.terminal import check_file, check_folder
 from .preflight import PLACEHOLDER
@@ -446,7 +446,7 @@ def problems_of(error: ValidationError, known: Iterable[str]) -> Iterator[str]:
         name = ".".join(path)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            yield str(unknown_name("setting", name, known))
+            yield str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
         elif "got " in message or name == KEY or isinstance(problem["input"], Mapping):
             yield f"{name}: {message}"
         else:
