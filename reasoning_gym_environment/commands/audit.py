@@ -32,6 +32,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Outcome, Score
 from ..sampling.item_maker import derive_seed
+from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
         document = _audit(options)
     print_table(Output(), _table(document["tasks"]))
     if options.json:
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_atomically(Path(options.json), json.dumps(document, indent=1).encode() + b"\n")
     failed = [result for result in document["tasks"] if result["verdict"] in options.fail_on]
     for result in failed:
         verdict = result["verdict"]

@@ -42,6 +42,7 @@ from ..scoring.scorer import (
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
+from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
@@ -224,8 +225,7 @@ class _Regrader:
             parameters = document["config_general"].setdefault("generation_parameters", {})
             parameters.update(
                 {
-                    "verification": self.made_with["verification"],
-                    "grading": grading(self.made_with["verification"]),
+                    **self._grading(),
                     "reasoning_gym_environment_version": __version__,
                     "reasoning_gym_version": self.runtime.library.version,
                 }
@@ -234,13 +234,18 @@ class _Regrader:
             raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {old}: {error!r}.") from error
         metrics = summarise(samples).metrics(with_tasks=True)
         document["results"] = dict.fromkeys([*results, "all"], metrics)
-        new_samples.with_name(METRICS).write_text(json.dumps(document, indent=2), encoding="utf-8")
+        write_atomically(new_samples.with_name(METRICS), json.dumps(document, indent=2).encode())
+
+    def _grading(self) -> dict[str, str]:
+        """The parameters of an evaluation that say how its completions were graded."""
+        verification = self.made_with["verification"]
+        return {"verification": verification, "grading": grading(verification)}
 
     async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
         """The regraded line, or None if there is nothing to write.
 
-        There is nothing to write for an empty line, a line that is regraded already, and the header of an unfinished
-        evaluation. A line that cannot be regraded is counted in `tally.skipped`.
+        There is nothing to write for an empty line, and for a line that is regraded already. The header of an
+        unfinished evaluation gets the new grading. A line that cannot be regraded is counted in `tally.skipped`.
         """
         digest = hashlib.blake2b(line, digest_size=8).hexdigest()
         if digest in done or line == b"\n":
@@ -248,9 +253,10 @@ class _Regrader:
         try:
             record = read_object(line)
             if "evaluation" in record:
-                # This is the header of an unfinished evaluation.
-                return None
-            before = await _replace_scores(record, self.runtime)
+                header = {**record["evaluation"], **self._grading()}
+                before = _replace(record, {"evaluation": header})
+            else:
+                before = await _replace_scores(record, self.runtime)
         except (GenerationError, EnvironmentSetupError) as error:
             reason = str(error)
         except MALFORMED as error:
@@ -361,7 +367,9 @@ class Tally:
     """For each line that cannot be regraded, its place and the reason."""
 
     def add(self, record: dict[str, Any]) -> None:
-        """Count a new line."""
+        """Count a new line, unless it is the header of an unfinished evaluation."""
+        if "evaluation" in record:
+            return
         name = "score" if "question" in record else "verifier_score"
         pairs = self.values.setdefault(record["task"], [])
         for row in _rows(record):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
+from ..storage.whole_files import write_atomically
 from ..utils.terminal import check_file, not_negative
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, files_of, load
@@ -59,7 +60,9 @@ def write_page(paths: Sequence[Path], output: Path) -> Path:
 
 def _write(page: str, output: Path) -> int:
     # A completion may contain half of a surrogate pair, which cannot be encoded.
-    return output.write_bytes(page.encode("utf-8", "replace"))
+    data = page.encode("utf-8", "replace")
+    write_atomically(output, data)
+    return len(data)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,6 +33,7 @@ from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..runtime import Stateful, load_into, state_of
 from ..storage.json_lines import lock
+from ..storage.whole_files import write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
 from .run_state import RunState
@@ -148,7 +149,7 @@ class RunCheckpoints:
             return
         try:
             for name in names:
-                write_atomically(self._folder / name, text)
+                write_atomically(self._folder / name, text.encode())
         except (OSError, EnvironmentSetupError) as error:
             # Neither a full disk nor another process that has locked the folder ends the training.
             self._outage.failed(str(error), "training continues without new checkpoints")
@@ -239,13 +240,3 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentSetupError(f"it cannot be read ({error!r})") from error
     raise EnvironmentSetupError(f"it is not in version {VERSION}")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write so that `path` holds either its old content or all of the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

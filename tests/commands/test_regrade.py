@@ -135,7 +135,7 @@ def check_against_the_run(folder: Path, *options: str) -> None:
     for path, data in before.items():
         assert path.read_bytes() == data
         new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
-        assert [without_before(one) for one in new] == [one for one in lines(path) if "evaluation" not in one]
+        assert [without_before(one) for one in new] == lines(path)
 
 
 async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(run: Any, make_env: Any) -> None:
@@ -265,6 +265,23 @@ def test_regraded_samples_have_metrics_of_their_new_scores(
         "n": 1,
     }
     assert json.loads((old / "metrics.json").read_text()) == document
+
+
+def test_regraded_answers_of_an_unfinished_evaluation_keep_their_header_with_the_new_grading(
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
+) -> None:
+    header = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": "native", "grading": grading("native")}
+    path = write(tmp_path / "eval" / "answers.jsonl", {"evaluation": header}, gol)
+    regraded(path)
+    first, _ = lines(regraded_of(path))
+    changed = {**header, "verification": "strict", "grading": grading("strict")}
+    assert (first["evaluation"], first["before"]["evaluation"]) == (changed, header)
+    data = regraded_of(path).read_bytes()
+    # The same command again, and `evaluate`, resume with this file.
+    assert regraded(path).summary()["all"]["regraded"] == 1
+    assert regraded_of(path).read_bytes() == data
+    with AnswerLog(str(regraded_of(path).parent), changed) as answers:
+        assert len(answers.finished) == 1
 
 
 def test_samples_without_any_score_have_no_metrics(

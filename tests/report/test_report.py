@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import resource
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,6 +94,23 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     [thought] = [rollout for rollout in page.rollouts if rollout["thinking"]]
     assert (thought["thinking"], thought["reply"], thought["tokens"]) == ("2 < 3 &amp; so", "<answer>5</answer>", 2)
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
+
+
+def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "run.jsonl", [group_line("a_task", n, 1, [1.0] * 8, Random(1)) for n in range(300)])
+    page = tmp_path / "run.html"
+    assert main([str(file), "-o", str(page), "--title", "an earlier page"]) == 0
+    earlier = page.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The kernel refuses to write the last bytes of the page.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(earlier) - 100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            main([str(file), "-o", str(page), "--title", "a later page"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert page.read_bytes() == earlier
+    assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "run.html"}
 
 
 # --- how much it holds
