@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import Task
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladders
 from reasoning_gym_environment.tasks.measured_data import load_facts, low_entropy_note
 
 
@@ -10,7 +12,8 @@ def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
     facts = load_facts(library.load().version)
     assert set(facts) == set(library.registry()) - {"composite"}
     assert all(task.default.draws > 90 and task.default.chars > 0 for task in facts.values())
-    assert all(len(task.levels) >= 1 for task in facts.values())
+    ladders = build_ladders([Task(name, "") for name in facts])
+    assert {name: len(task.levels) for name, task in facts.items()} == {name: len(ladders[name]) for name in facts}
 
 
 def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them() -> None:
