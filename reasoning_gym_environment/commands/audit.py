@@ -41,6 +41,7 @@ from ..utils.terminal import Output, check_file, positive, print_table, printabl
 from ..verification import eval_guards
 from ..verification.item_checks import has_right_answer
 from .items import right_answer
+from .options import add_task_modules
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
@@ -164,13 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
-    add(
-        "--task-modules",
-        type=parse_names,
-        default=[],
-        metavar="MODULES",
-        help="modules with datasets of your own, comma-separated",
-    )
+    add_task_modules(parser)
     return parser
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import jinja2
 from tqdm import tqdm
 
 from .. import __version__
@@ -45,13 +44,14 @@ from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..tasks.measured_data import packaged
 from ..utils.terminal import folder_name, positive, printable, whole
-from .dataset_folder import CARD, new_folder
+from .dataset_folder import new_folder, write_card
 from .items import right_answer
+from .options import refuse_unused
 
 QUESTIONS = Path("data", "test.jsonl")
 MANIFEST = Path("manifest.json")
 PUBLISHED = Path("published_results.json")
-CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "report" / "templates" / "benchmark_card.md.j2"
+CARD_TEMPLATE = "benchmark_card.md.j2"
 LICENCE = "Apache-2.0, the licence of reasoning-gym, whose generators wrote the questions and the answers"
 DEFAULTS: Mapping[str, Any] = {
     "tasks": "all",
@@ -74,9 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError or OSError if there are no questions, or if files cannot be read or written.
     """
     options = _parser().parse_args(arguments)
-    unused = [f"--{name.replace('_', '-')}" for name in DEFAULTS if name in options]
-    if options.check is not None and unused:
-        raise EnvironmentSetupError(f"--check does not use {', '.join(unused)}. Remove the option.")
+    if options.check is not None:
+        refuse_unused("--check", options, DEFAULTS)
     differences: list[str] = []
     with library.stdout_to_stderr():
         if options.check is None:
@@ -152,7 +151,13 @@ async def _write(folder: Path, options: Mapping[str, Any]) -> str:
     _write_rows(folder / QUESTIONS, questions)
     _write_json(folder / MANIFEST, document)
     _write_json(folder / PUBLISHED, _published_results())
-    _write_card(folder / CARD, document)
+    write_card(
+        folder,
+        CARD_TEMPLATE,
+        document=document,
+        presets=PRESETS,
+        results=_published_means(),
+    )
     return f"{len(questions)} questions of {len(document['set']['tasks'])} tasks in {options['to']}."
 
 
@@ -208,17 +213,15 @@ def _write_json(path: Path, document: Any) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def _write_card(path: Path, document: dict[str, Any]) -> None:
+def _published_means() -> list[tuple[str, list[str]]]:
+    """Each published model, with its mean score at each preset."""
     results = []
     for model in published_scores("easy"):
         results.append((model, [_mean_score(preset, model) for preset in PRESETS]))
-    template = jinja2.Template(CARD_TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    card = template.render(document=document, presets=PRESETS, results=results)
-    path.write_text(card, encoding="utf-8")
+    return results
 
 
 def _mean_score(preset: Any, model: str) -> str:
-    """The mean over the tasks, for the card."""
     scores = published_scores(preset).get(model)
     if scores is None:
         return "not published"

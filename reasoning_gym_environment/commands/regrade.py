@@ -47,6 +47,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, folder_name, print_table, printable
+from .options import add_task_modules
 
 FOLDER_SUFFIX = ".regraded"
 ITEM_S = 20.0
@@ -115,13 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         help="reward of a partly right answer in a group; exact: 0; native: reasoning-gym's partial score "
         "(default: exact)",
     )
-    add(
-        "--task-modules",
-        type=parse_names,
-        default=[],
-        metavar="MODULES",
-        help="modules with datasets of your own, comma-separated",
-    )
+    add_task_modules(parser)
     add(
         "--allow-unguarded-tasks",
         type=parse_names,

@@ -20,7 +20,7 @@ from rich.text import Text
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, discover, progress
+from ..tasks.catalog import Catalog, discover
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
@@ -28,6 +28,7 @@ from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.grade import CHECKS
 from .items import right_answer, training_items
+from .options import add_task_modules
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -50,7 +51,7 @@ WITHOUT_ANSWER = (
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 DEFAULT_SEED = 42
-LIST_OPTIONS = ("include", "exclude", "category")
+LIST_OPTIONS = ("include",)
 ITEM_OPTIONS = ("complexity", "count", "seed")
 
 
@@ -79,13 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", help="print items of this task")
     add("--json", action="store_true", help="print plain data as JSON")
-    add(
-        "--task-modules",
-        type=parse_names,
-        default=[],
-        metavar="MODULES",
-        help="modules with datasets of your own, comma-separated",
-    )
+    add_task_modules(parser)
 
     listing = parser.add_argument_group("options for the list")
     listing.add_argument(
@@ -93,18 +88,6 @@ def _parser() -> argparse.ArgumentParser:
         type=parse_names,
         metavar="TASKS",
         help="names, globs or category:NAME, comma-separated (default: all tasks)",
-    )
-    listing.add_argument(
-        "--exclude",
-        type=parse_names,
-        metavar="TASKS",
-        help="tasks to skip, written like --include",
-    )
-    listing.add_argument(
-        "--category",
-        type=parse_names,
-        metavar="NAMES",
-        help="categories, comma-separated",
     )
 
     items = parser.add_argument_group("options for items, with NAME")
@@ -137,17 +120,15 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _list_tasks(options: argparse.Namespace) -> None:
-    categories = [f"category:{name}" for name in options.category or []]
-    include = [*(options.include or []), *categories]
     with library.stdout_to_stderr():
-        catalog = discover(include=include, exclude=options.exclude or [], modules=options.task_modules)
+        catalog = discover(include=options.include or [], modules=options.task_modules)
         records = task_records(catalog)
     if options.json:
         print(json.dumps(records, indent=1))
         return
     print_table(Output(), _table(records))
     for name, reason in catalog.excluded.items():
-        if "include_tasks" not in reason and "exclude_tasks" not in reason:
+        if "include_tasks" not in reason:
             print(f"excluded: {name} ({reason})")
     print(f"tasks: {len(catalog)}")
     print(f"categories: {', '.join(catalog.categories)}")
@@ -157,7 +138,7 @@ def _list_tasks(options: argparse.Namespace) -> None:
 def task_records(catalog: Catalog) -> list[dict[str, Any]]:
     """A record of plain data for each task, in the catalog's order."""
     measured = load_facts(library.load().version)
-    ladders = build_ladders(progress("difficulty ladders")(catalog.tasks))
+    ladders = build_ladders(catalog.tasks)
     return [
         {
             "task": task.name,

@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tqdm import tqdm
-
 from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unknown_name
 from ..records import plain
 from . import reasoning_gym_source as library
@@ -111,7 +109,6 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
         weights=settings.task_weights,
         overrides=settings.task_overrides,
         modules=settings.task_modules,
-        progress=progress("tasks"),
     )
     for name in settings.allow_unguarded_tasks:
         if name not in library.registry():
@@ -139,11 +136,6 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
     return catalog
 
 
-def progress(what: str) -> Callable[[Any], Any]:
-    """Wraps a list of tasks in a progress bar, on a terminal only."""
-    return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
-
-
 def _log(catalog: Catalog) -> None:
     logger.info(
         "Tasks: %d. Their categories: %s.",
@@ -167,15 +159,13 @@ def discover(
     weights: Mapping[str, float] | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     modules: Iterable[str] = (),
-    progress: Callable[[list[str]], Iterable[str]] | None = None,
 ) -> Catalog:
     """Find the tasks to serve.
 
     A task is built once, unless all of its valid configs are known to build. Building all tasks takes seconds and
     20 MB. `include` (empty: all), `exclude` (takes precedence over include) and the keys of `weights` are selectors.
     `overrides` maps a task's name to config fields. `modules` are imported first, and register the user's own datasets.
-    `progress` wraps the list of tasks to build, as tqdm does. Raises EnvironmentSetupError for any mistake in the
-    arguments, and NoTasksError if no task is left.
+    Raises EnvironmentSetupError for any mistake in the arguments, and NoTasksError if no task is left.
     """
     library.import_modules(tuple(modules))
     known = library.registry()
@@ -189,7 +179,7 @@ def discover(
     tasks: list[Task] = []
     failed: dict[str, str] = {}
     with library.stdout_to_stderr():
-        for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
+        for name in sorted(known.keys() - excluded.keys()):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
             reason = _unbuildable(task)
             if reason:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,34 +49,15 @@ class ItemFacts:
     failed: int = 0
 
     @property
-    def questions(self) -> float:
-        """The estimated number of different questions; infinite if no question was repeated.
-
-        If all N questions are equally likely, n draws show N (1 - (1 - 1/N)^n) different questions on average (the
-        occupancy problem). This solves for N by bisection. If some questions are likelier than others the estimate is
-        too low, which errs on the safe side.
-        """
-        if self.distinct >= self.draws:
-            return math.inf
-        low = float(max(self.distinct, 1))
-        high = 1e9
-        for _ in range(60):
-            middle = math.sqrt(low * high)
-            if self._expected_distinct(middle) < self.distinct:
-                low = middle
-            else:
-                high = middle
-        return high
-
-    def _expected_distinct(self, questions: float) -> float:
-        if questions <= 1.0:
-            return 1.0
-        log_never_drawn = self.draws * math.log1p(-1.0 / questions)
-        return -questions * math.expm1(log_never_drawn)
-
-    @property
     def is_low_entropy(self) -> bool:
-        return self.draws - self.distinct >= MIN_REPEATS and self.questions < LOW_ENTROPY
+        """Whether the config has fewer than LOW_ENTROPY different questions, according to these draws.
+
+        If N questions are equally likely, n draws show N (1 - (1 - 1/N)^n) different questions on average (the
+        occupancy problem). If some questions are likelier than others, the draws show fewer, and N seems smaller than
+        it is, which errs on the safe side.
+        """
+        expected = LOW_ENTROPY * (1 - (1 - 1 / LOW_ENTROPY) ** self.draws)
+        return self.draws - self.distinct >= MIN_REPEATS and self.distinct < expected
 
 
 @dataclass(frozen=True)

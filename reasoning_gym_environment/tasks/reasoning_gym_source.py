@@ -25,7 +25,7 @@ import textwrap
 import threading
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -209,17 +209,8 @@ def explain(error: BaseException) -> str:
 
 
 def registry() -> dict[str, tuple[type, type]]:
-    """A copy of the registry: name -> (dataset class, config class).
-
-    Raises EnvironmentSetupError if this release of reasoning-gym has no registry in its usual place.
-    """
-    datasets = getattr(_factory(), "DATASETS", None)
-    if not isinstance(datasets, Mapping) or not datasets:
-        raise EnvironmentSetupError(
-            f"Expected reasoning_gym.factory.DATASETS to be a filled mapping, got {type(datasets).__name__}"
-            f" in {load().describe()}. {_REMEDIES}"
-        )
-    return dict(datasets)
+    """A copy of the registry: name -> (dataset class, config class)."""
+    return dict(_factory().DATASETS)
 
 
 def create_dataset(task: str, **config: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.commands import benchmark
+from reasoning_gym_environment.commands.dataset_folder import CARD
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.questions import published_scores
 from reasoning_gym_environment.integrations.recipe import Recipe
@@ -60,12 +61,12 @@ def test_the_folder_has_the_questions_of_the_python_interface_and_their_recipes(
 
 
 def test_the_card_says_which_results_belong_to_which_set(made: Path, tmp_path: Path) -> None:
-    card = (made / benchmark.CARD).read_text(encoding="utf-8")
+    card = (made / CARD).read_text(encoding="utf-8")
     assert "do not belong to the questions of this folder" in card and "* **Held out.**" in card
     assert "| openai/o3-mini | 0.801 (101 tasks) | 0.635 (100 tasks) |" in card
     assert "| anthropic/claude-sonnet-4 | 0.702 (101 tasks) | not published |" in card
     easy = written(tmp_path / "easy", "--complexity", "easy", "--per-task", "1")
-    card = (easy / benchmark.CARD).read_text(encoding="utf-8")
+    card = (easy / CARD).read_text(encoding="utf-8")
     assert "have the configs of this folder, and other items" in card and "* **Not held out.**" in card
     assert manifest_of(easy)["set"]["hold_out"] == "published"
     assert benchmark.main(["--check", str(easy)]) == 0
