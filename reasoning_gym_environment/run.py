@@ -185,10 +185,13 @@ class Run:
     # --- the end
 
     async def close(self) -> None:
-        """Send what waits, flush the dumps, save the state and stop everything. Safe to call twice.
+        """Stop everything, in the order of a group's life: items, workers, delivery, files, state. Safe to call twice.
 
-        Every step runs, even if another step fails. A step that fails or hangs is logged.
+        The caller has ended its groups. A group that still waits for a worker gets a PoolClosedError, and its item is
+        requeued. Every step runs, even if another step fails. A step that fails or hangs is logged.
         """
+        await shutdown_step("stopping the item stream", self.stream.close())
+        await shutdown_step("stopping the workers", self.runtime.close())
         await shutdown_step("leaving the trajectory API", self.api.close())
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
         await shutdown_step("finishing the file of groups", self.group_file.close())
@@ -196,8 +199,6 @@ class Run:
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()
-        await shutdown_step("stopping the item stream", self.stream.close(), None)
-        await shutdown_step("stopping the workers", self.runtime.close(), None)
 
 
 def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: InferenceClient) -> TokenBudget:
