@@ -4,9 +4,9 @@
                                              ├────> atropos/serve.py, process.py, evaluate.py: the three commands
                                              └────> env.py: what Atropos calls and reads
 
-A Run is complete when it is constructed. Its mode, which command it belongs to, decides what differs between the
-commands; nothing is assigned to a Run from outside later. Its components hold what changes: the trainer's
-progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
+`Run.start` starts the workers and makes the Run, which is then complete. Its mode, which command it belongs to,
+decides what differs between the commands; nothing is assigned to a Run from outside later. Its components hold what
+changes: the trainer's progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Mode(Enum):
 
 
 class Run:
-    """One run of one process. `start` is `Runtime.start`, which comes before; `close` ends everything."""
+    """One run of one process. `start` begins everything, and `close` ends it."""
 
     def __init__(
         self,
@@ -111,7 +111,47 @@ class Run:
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
         self._questions: EvalSet | None = None
-        self._test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        self.test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
+
+    @classmethod
+    async def start(
+        cls,
+        config: ReasoningGymEnvConfig,
+        mode: Mode,
+        *,
+        inference: InferenceClient,
+        budget: TokenBudget,
+        state: RunState,
+        run_id: str,
+    ) -> Run:
+        """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
+        logger.info("Starting workers and loading reasoning-gym.")
+        runtime = Runtime(config)
+        await runtime.start()
+        try:
+            logger.info("Using %s.", runtime.library.describe())
+            runtime.check_held_out(config)
+            sampler = runtime.sampler(
+                config,
+                too_long=lambda question: budget.too_long(inference.prompt_length(question)),
+                # `evaluate` draws no training items.
+                held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),
+                may_overtake=mode.allows_overtaking,
+            )
+            return cls(
+                config,
+                mode,
+                runtime,
+                sampler,
+                inference=inference,
+                budget=budget,
+                state=state,
+                run_id=run_id,
+            )
+        except BaseException:
+            await runtime.close()
+            raise
 
     def _saved_components(self) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
@@ -160,14 +200,9 @@ class Run:
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
             questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
-            self._test_items = [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
+            self.test_items += [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions
-
-    @property
-    def test_items(self) -> list[tuple[dict[str, Any], ProblemDataset]]:
-        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
-        return self._test_items
 
     # --- metrics
 
