@@ -45,8 +45,11 @@ TICK_S = 0.1
 MOST_POLLS = 50
 """Requests for the status that may wait for their answer at the same time."""
 
-GRACE_S = 5.0
-"""At shutdown, groups that have their completions get this long to be graded and handed to the API client."""
+GRACE_S = 4.0
+"""At shutdown, groups that have their completions get this long to be graded and handed to the API client.
+
+Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
+"""
 
 STALL_S = 60.0
 """After this long without a new group, although there is room, a warning names what the loop waits for."""
