@@ -21,7 +21,7 @@ from reasoning_gym_environment.trainer import api as module
 from reasoning_gym_environment.trainer.api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
 from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
-from reasoning_gym_environment.utils.resilience import RepeatedEvents, with_deadline
+from reasoning_gym_environment.utils.resilience import RepeatedEvents
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 from ..process_table import until
