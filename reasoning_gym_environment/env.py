@@ -37,7 +37,7 @@ from .atropos.serve import serve
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError
 from .inference.client import InferenceClient
-from .inference.prompts import system_prompt
+from .inference.prompts import TokenBudget, system_prompt
 from .inference.server_types import adapters_of
 from .inference.spending import Spending
 from .items import (
@@ -50,7 +50,7 @@ from .items import (
 )
 from .pipeline import GroupPipeline
 from .records import MASKED
-from .run import Mode, Run, training_budget
+from .run import Mode, Run
 from .telemetry.wandb_log import (
     build_table,
     continue_offline,
@@ -107,7 +107,7 @@ class ReasoningGymEnv(BaseEnv):
             config.tokenizer_name,
             spending=Spending(config.limit_tokens),
         )
-        self.budget = training_budget(config, self.state, self.inference)
+        self.budget = TokenBudget(config.max_token_length, self.state, self.inference)
         self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
         self._log_steps = 0

@@ -102,7 +102,7 @@ class GroupPipeline:
         )
         began = now()
         try:
-            return await run.inference.complete(prompt, sampling, step=lambda: run.sampling_step)
+            return await run.inference.complete(prompt, sampling, step=run.sampling_step)
         except InferenceError as error:
             self._end_without_completions(episode, error, began)
             return []

@@ -23,7 +23,7 @@ from .inference.prompts import TokenBudget, build_messages
 from .items import ProblemDataset
 from .records import Episode
 from .runtime import Runtime
-from .sampling.item_stream import ItemStream, Sampler
+from .sampling.item_stream import Sampler
 from .scoring.scorer import Scorer
 from .telemetry.telemetry import Telemetry
 from .trainer.api import TrajectoryApi
@@ -99,6 +99,7 @@ class Run:
         self.mode = mode
         self.runtime = runtime
         self.sampler = sampler
+        self.stream = sampler.stream
         self.inference = inference
         self.budget = budget
         self.state = state
@@ -134,7 +135,7 @@ class Run:
             runtime.check_held_out(config)
             sampler = runtime.sampler(
                 config,
-                too_long=lambda question: budget.too_long(inference.prompt_length(question)),
+                too_long=budget.too_long,
                 # `evaluate` draws no training items.
                 held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),
                 may_overtake=mode.allows_overtaking,
@@ -174,12 +175,6 @@ class Run:
             patience_s=self.mode.patience_s,
         )
 
-    @property
-    def stream(self) -> ItemStream:
-        """The training items."""
-        return self.sampler.stream
-
-    @property
     def sampling_step(self) -> int | None:
         """The trainer's step at which a request goes out now; None without a trainer."""
         return self.state.step if self.mode.has_trainer else None
@@ -234,12 +229,3 @@ class Run:
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()
-
-
-def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: InferenceClient) -> TokenBudget:
-    """The token limits of a run. The trainer's and the servers' limits are looked up at each use."""
-    return TokenBudget(
-        config.max_token_length,
-        lambda: state.max_token_len,
-        lambda: inference.context_length,
-    )
