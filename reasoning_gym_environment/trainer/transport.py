@@ -131,7 +131,7 @@ class _TrainerConnection:
     def __init__(self, url: str) -> None:
         self._url = url
         self._verified_at: float | None = None
-        self._used_at = now()
+        self._used_at = 0.0
         self._is_connected = False
         self.is_kept = True
         """Whether the other end keeps the connection open after an answer."""
