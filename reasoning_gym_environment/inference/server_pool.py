@@ -193,11 +193,6 @@ class ServerPool:
         self._changed = asyncio.Event()
 
     @property
-    def is_unavailable(self) -> bool:
-        """Whether all servers are unavailable."""
-        return self.unavailable_since is not None
-
-    @property
     def unavailable_since(self) -> float | None:
         """When the last of the servers became unavailable; None while a server is available."""
         began = [state.outage.began for state in self.states]

@@ -15,7 +15,7 @@ import wandb
 logger = logging.getLogger(__name__)
 
 TABLES = 100
-"""Every log step has tables at first; later, only every n-th step, so that a run logs some hundreds of tables.
+"""At first, every log step has tables. Later, only every n-th step has tables, so that a run logs some hundreds.
 
 wandb keeps each table as a file of megabytes on the disk of the run.
 """

@@ -206,7 +206,7 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
         servers.now += 0.11 * rest_s
         assert await servers.ask(InferenceError("still")) == 0
     assert servers.pool.metrics()["inference/servers_unavailable"] == 1.0
-    assert not servers.pool.is_unavailable, "server 1 works"
+    assert servers.pool.unavailable_since is None, "server 1 works"
     servers.now += 10.0
     async with servers.pool.turn("train") as tried:
         assert tried is servers.adapters[0]
@@ -227,7 +227,7 @@ async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_
         servers.now += 5.0
         if is_answered:
             await servers.ask()
-    assert servers.pool.is_unavailable is not is_answered
+    assert (servers.pool.unavailable_since is None) is is_answered
 
 
 def _no_answer() -> None:
