@@ -1,11 +1,12 @@
 """ReasoningGymEnv: what Atropos calls and reads. Each method is a few lines over a Run (run.py) and its pipeline.
 
     Atropos' hook                         where it happens
-    setup                                 Runtime.start, then Run: tasks, workers, sampler
+    setup                                 Run.start: tasks, workers, sampler
     get_next_item                         pipeline.draw
     collect_trajectories, score           pipeline.make, pipeline.score
     handle_send_to_api                    pipeline.send
     evaluate                              atropos/evaluate.py
+    wandb_log, setup_wandb                run.drain_metrics, telemetry/wandb_log.py
     env_manager, process_manager          the commands `serve` and `process`: atropos/serve.py, atropos/process.py
     save_checkpoint, load_checkpoint      trainer/checkpoints.py
 
@@ -15,7 +16,6 @@ Follow one problem in pipeline.py. The commands replace Atropos' own main loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import uuid
 from collections.abc import Awaitable, Sequence
@@ -37,7 +37,7 @@ from .atropos.serve import serve
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError
 from .inference.client import InferenceClient
-from .inference.prompts import system_prompt
+from .inference.prompts import TokenBudget, system_prompt
 from .inference.server_types import adapters_of
 from .inference.spending import Spending
 from .items import (
@@ -50,22 +50,18 @@ from .items import (
 )
 from .pipeline import GroupPipeline
 from .records import MASKED
-from .run import Mode, Run, training_budget
-from .runtime import Runtime
-from .sampling.item_maker import ExcludedQuestions
-from .telemetry.telemetry import build_table, table_rows
+from .run import Mode, Run
+from .telemetry.wandb_log import (
+    build_table,
+    continue_offline,
+    forget_timings,
+    has_tables,
+    table_rows,
+)
 from .trainer.run_state import RunState
 from .utils.shutdown import run_then_close, shutdown_step, uninterrupted
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
-
-logger = logging.getLogger(__name__)
-
-TABLES = 100
-"""Every log step has tables at first; later, only every n-th step, so that a run logs some hundreds of tables.
-
-wandb keeps each table as a file of megabytes on the disk of the run.
-"""
 
 
 class ReasoningGymEnv(BaseEnv):
@@ -97,6 +93,12 @@ class ReasoningGymEnv(BaseEnv):
         self.config = config
         self.mode = Mode.LIBRARY
         self.datadumps_dir = Path(config.data_dumps_dir)
+        self.task_names: list[str] = []
+        """The tasks that are served."""
+        self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
+        """`(rg_item, dataset)` of each held-out question, once the questions are made."""
+        self.percent_correct_buffer: list[float] = []
+        """1.0 or 0.0 for each rollout since the last log step: whether its score is at least 0.5."""
         self.eval_metrics: list[tuple[str, Any]] = []
         self.state = RunState(config.group_size, config.batch_size, config.total_steps)
         self.inference = InferenceClient(
@@ -105,9 +107,8 @@ class ReasoningGymEnv(BaseEnv):
             config.tokenizer_name,
             spending=Spending(config.limit_tokens),
         )
-        self.budget = training_budget(config, self.state, self.inference)
+        self.budget = TokenBudget(config.max_token_length, self.state, self.inference)
         self._run_id = str(uuid.uuid4())
-        self._run: Run | None = None
         self._pipeline: GroupPipeline | None = None
         self._log_steps = 0
 
@@ -122,49 +123,25 @@ class ReasoningGymEnv(BaseEnv):
         `serve` and `process` make the held-out questions at the first evaluation: which questions are held out does
         not depend on them.
         """
-        logger.info("Starting workers and loading reasoning-gym.")
-        runtime = Runtime(self.config)
-        await runtime.start()
-        try:
-            logger.info("Using %s.", runtime.library.describe())
-            runtime.check_held_out(self.config)
-            sampler = runtime.sampler(
-                self.config,
-                too_long=self._too_long,
-                held_out=await self._excluded_questions(runtime),
-                may_overtake=self.mode.allows_overtaking,
-            )
-            self._run = Run(
-                self.config,
-                self.mode,
-                runtime,
-                sampler,
-                inference=self.inference,
-                budget=self.budget,
-                state=self.state,
-                run_id=self._run_id,
-            )
-        except BaseException:
-            await runtime.close()
-            raise
-        self._pipeline = GroupPipeline(self._run)
+        run = await Run.start(
+            self.config,
+            self.mode,
+            inference=self.inference,
+            budget=self.budget,
+            state=self.state,
+            run_id=self._run_id,
+        )
+        self._pipeline = GroupPipeline(run)
+        self.task_names = run.runtime.catalog.names
+        self.test_items_with_scorers = run.test_items
+        self.percent_correct_buffer = run.telemetry.percent_correct
         if self.mode.makes_questions_at_start:
-            await self._run.questions()
-
-    async def _excluded_questions(self, runtime: Runtime) -> ExcludedQuestions | None:
-        # `evaluate` draws no training items.
-        return None if self.mode is Mode.EVALUATE else await runtime.hold_out(self.config)
-
-    def _too_long(self, question: str) -> str:
-        """Why a question does not fit the prompt budget, or ""."""
-        return self.budget.too_long(self.inference.prompt_length(question))
+            await run.questions()
 
     @property
     def run(self) -> Run:
         """The run. Raises EnvironmentSetupError before `setup`."""
-        if self._run is None:
-            raise EnvironmentSetupError("The environment is not set up: await env.setup() first.")
-        return self._run
+        return self.pipeline.run
 
     @property
     def pipeline(self) -> GroupPipeline:
@@ -225,17 +202,8 @@ class ReasoningGymEnv(BaseEnv):
     # --- evaluation
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Score the held-out set; the metrics are returned, and logged with the next wandb step.
-
-        An evaluation during training that scored nothing is logged, and training continues.
-        """
-        try:
-            metrics = await evaluate_in_training(self)
-        except EnvironmentSetupError as error:
-            logger.error("%s", error)
-            return {}
-        self.eval_metrics.extend(metrics.items())
-        return {name: value for name, value in metrics.items() if isinstance(value, float)}
+        """Score the held-out set; the metrics are returned, and logged with the next wandb step."""
+        return await evaluate_in_training(self)
 
     async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
         """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""
@@ -270,8 +238,7 @@ class ReasoningGymEnv(BaseEnv):
         An error of wandb is counted and costs this step's metrics, not the training.
         """
         self._log_steps += 1
-        has_tables = self._log_steps % max(1, self._log_steps // TABLES) == 0
-        if not has_tables:
+        if not has_tables(self._log_steps):
             self.rollouts_for_wandb.clear()
         metrics = {
             **(wandb_metrics or {}),
@@ -288,15 +255,7 @@ class ReasoningGymEnv(BaseEnv):
             await super().wandb_log(metrics)
         except Exception as error:  # noqa: BLE001
             self.run.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
-        # Atropos keeps a number for every request of the run, and averages over all of them each step.
-        for server in self.server.servers:
-            for name in (
-                "request_timings",
-                "attempts_list",
-                "eval_request_timings",
-                "eval_attempts_list",
-            ):
-                getattr(server, name, []).clear()
+        forget_timings(self.server.servers)
 
     async def setup_wandb(self) -> None:
         """Let Atropos begin the wandb run, in the project of the trainer, which must have registered.
@@ -306,11 +265,7 @@ class ReasoningGymEnv(BaseEnv):
         try:
             await super().setup_wandb()
         except wandb.errors.CommError as error:
-            # wandb refuses a wrong key or project at once, without a timeout.
-            if "timed out" not in str(error).lower():
-                raise
-            logger.warning("wandb is unavailable: metrics are kept in wandb/offline-run-*, `wandb sync` sends them.")
-            wandb.setup(settings=wandb.Settings(mode="offline"))
+            continue_offline(error)
             self.wandb_project = None
             await super().setup_wandb()
 
@@ -330,29 +285,14 @@ class ReasoningGymEnv(BaseEnv):
     # --- what other code reads
 
     @property
-    def task_names(self) -> list[str]:
-        """The tasks that are served."""
-        return list(self._run.runtime.catalog.names) if self._run else []
-
-    @property
-    def test_items_with_scorers(self) -> list[tuple[dict[str, Any], ProblemDataset]]:
-        """`(rg_item, dataset)` of each held-out question."""
-        return self._run.test_items if self._run else []
-
-    @property
     def iter(self) -> int:
         """Index of the next training item."""
-        return self._run.stream.index if self._run else 0
+        return self._pipeline.run.stream.index if self._pipeline else 0
 
     @property
     def run_uuid(self) -> str:
         """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
-        return self._run.run_id if self._run else self._run_id
-
-    @property
-    def percent_correct_buffer(self) -> list[float]:
-        """1.0 or 0.0 for each rollout since the last log step: whether its score is at least 0.5."""
-        return self._run.telemetry.percent_correct if self._run else []
+        return self._pipeline.run.run_id if self._pipeline else self._run_id
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments."""
@@ -390,5 +330,5 @@ class ReasoningGymEnv(BaseEnv):
 
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
-        if self._run is not None:
-            await self._run.close()
+        if self._pipeline is not None:
+            await self._pipeline.run.close()

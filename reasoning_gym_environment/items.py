@@ -18,7 +18,6 @@ from typing import Any, TypeAlias, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from .inference.prompts import Message, build_messages
 from .records import Completion, Episode, Problem
 from .tasks import reasoning_gym_source as library
 
@@ -48,11 +47,9 @@ class ProblemDataset:
         return float(self._dataset.score_answer(answer=answer, entry=entry))
 
 
-def item_of(
-    episode: Episode,
-) -> tuple[tuple[Message, Message], dict[str, Any], ProblemDataset]:
+def item_of(episode: Episode) -> Item:
     """The item of an episode."""
-    messages = build_messages(episode.problem.question)
+    messages = tuple(tuple(message.items()) for message in episode.messages)
     return messages, episode.problem.entry, ProblemDataset(episode)
 
 

@@ -43,13 +43,13 @@ class GroupPipeline:
     """Makes, scores and sends groups of one run."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
 
     # --- draw
 
     async def draw(self) -> Episode:
         """The next problem of the stream, whose prompt leaves room for a completion."""
-        problem = await self._run.stream.next()
+        problem = await self.run.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return Episode(problem, as_dicts(build_messages(problem.question)))
 
@@ -78,7 +78,7 @@ class GroupPipeline:
 
     async def _complete(self, episode: Episode) -> list[Completion]:
         """The completions of a problem. None come back if the attempt has ended without any."""
-        run = self._run
+        run = self.run
         config = run.config
         prompt = run.inference.render(episode.messages)
         max_tokens = run.budget.of_completion(len(prompt.tokens))
@@ -102,7 +102,7 @@ class GroupPipeline:
         )
         began = now()
         try:
-            return await run.inference.complete(prompt, sampling, step=lambda: run.sampling_step)
+            return await run.inference.complete(prompt, sampling, step=run.sampling_step)
         except InferenceError as error:
             self._end_without_completions(episode, error, began)
             return []
@@ -114,7 +114,7 @@ class GroupPipeline:
         attempt during an outage cannot have caused it. An item that a working server refuses is dropped at once.
         `process` drops every such item, and makes the group of a later item instead.
         """
-        run = self._run
+        run = self.run
         problem = episode.problem
         unavailable_since = run.inference.servers.unavailable_since
         kind = "item dropped, no completions"
@@ -136,7 +136,7 @@ class GroupPipeline:
 
         Returns None for a group that teaches nothing, where such groups are not sent; then the group has finished.
         """
-        run = self._run
+        run = self.run
         config = run.config
         scores = await run.runtime.scorer.score(episode.problem, completions, thinking_opened=run.thinking_opened)
         episode.rollouts = rollouts_of(
@@ -161,7 +161,7 @@ class GroupPipeline:
         steps = [rollout.completion.sampled_at for rollout in episode.rollouts]
         known = [step for step in steps if step is not None]
         if known:
-            now = self._run.state.step
+            now = self.run.state.step
             # A restarted trainer counts from its last checkpoint.
             episode.sampled_at = min(*known, now)
             episode.scored_at = now
@@ -180,7 +180,7 @@ class GroupPipeline:
 
         Returns whether the delivery of the group has begun.
         """
-        run = self._run
+        run = self.run
         problem = self._why_unusable(group, heeds_length=heeds_length)
         if problem is not None:
             outcome, reason = problem
@@ -197,14 +197,14 @@ class GroupPipeline:
 
     def _why_unusable(self, group: Any, *, heeds_length: bool) -> tuple[GroupOutcome, str] | None:
         """Why the trainer cannot use a scored group, as an outcome and in words; None if it can."""
-        state = self._run.state
+        state = self.run.state
         size = len(group["tokens"])
         if size != state.group_size:
             return (
                 GroupOutcome.DROPPED,
                 f"expected {state.group_size} rollouts, found {size}",
             )
-        if self._run.drops_equal_scores and len(set(group["scores"])) == 1:
+        if self.run.drops_equal_scores and len(set(group["scores"])) == 1:
             return GroupOutcome.EQUAL_SCORES, "its scores are equal"
         longest = max(len(tokens) for tokens in group["tokens"])
         limit = state.max_token_len
@@ -220,19 +220,19 @@ class GroupPipeline:
     def finish(self, episode: Episode | None, outcome: GroupOutcome) -> None:
         """Count how an attempt ended. Its item is finished, unless it was requeued just before."""
         task = "unknown" if episode is None else episode.problem.task
-        self._run.telemetry.outcomes.add(outcome, task)
+        self.run.telemetry.outcomes.add(outcome, task)
         if episode is not None:
-            self._run.stream.ledger.finish(episode.problem)
+            self.run.stream.ledger.finish(episode.problem)
 
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""
-        if self._run.stream.ledger.requeue(episode.problem):
+        if self.run.stream.ledger.requeue(episode.problem):
             self.finish(episode, GroupOutcome.CANCELLED)
 
     def note_fault(self, episode: Episode, error: Exception) -> None:
         """Log an unforeseen error, the first one with its traceback, and finish the attempt."""
         kind = "error in the environment, its group is lost"
-        failures = self._run.failures
+        failures = self.run.failures
         failures.note(kind, f"{episode.problem.task}: {type(error).__name__}: {error}")
         if failures.counts[kind] == 1:
             logger.error("First occurrence, with traceback. Please report it.", exc_info=error)

@@ -78,11 +78,6 @@ class Completion:
     sampled_at: int | None = None
 
     @cached_property
-    def num_tokens(self) -> int:
-        """Length of the whole sequence, prompt included."""
-        return len(self.tokens)
-
-    @cached_property
     def num_completion_tokens(self) -> int:
         return len(self.masks) - self.masks.count(MASKED)
 

@@ -4,9 +4,9 @@
                                              ├────> atropos/serve.py, process.py, evaluate.py: the three commands
                                              └────> env.py: what Atropos calls and reads
 
-A Run is complete when it is constructed. Its mode, which command it belongs to, decides what differs between the
-commands; nothing is assigned to a Run from outside later. Its components hold what changes: the trainer's
-progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
+`Run.start` starts the workers and makes the Run, which is then complete. Its mode, which command it belongs to,
+decides what differs between the commands; nothing is assigned to a Run from outside later. Its components hold what
+changes: the trainer's progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .inference.prompts import TokenBudget, build_messages
 from .items import ProblemDataset
 from .records import Episode
 from .runtime import Runtime
-from .sampling.item_stream import ItemStream, Sampler
+from .sampling.item_stream import Sampler
 from .scoring.scorer import Scorer
 from .telemetry.telemetry import Telemetry
 from .trainer.api import TrajectoryApi
@@ -80,7 +80,7 @@ class Mode(Enum):
 
 
 class Run:
-    """One run of one process. `start` is `Runtime.start`, which comes before; `close` ends everything."""
+    """One run of one process. `start` begins everything, and `close` ends it."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Run:
         self.mode = mode
         self.runtime = runtime
         self.sampler = sampler
+        self.stream = sampler.stream
         self.inference = inference
         self.budget = budget
         self.state = state
@@ -111,7 +112,47 @@ class Run:
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
         self._questions: EvalSet | None = None
-        self._test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        self.test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
+
+    @classmethod
+    async def start(
+        cls,
+        config: ReasoningGymEnvConfig,
+        mode: Mode,
+        *,
+        inference: InferenceClient,
+        budget: TokenBudget,
+        state: RunState,
+        run_id: str,
+    ) -> Run:
+        """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
+        logger.info("Starting workers and loading reasoning-gym.")
+        runtime = Runtime(config)
+        await runtime.start()
+        try:
+            logger.info("Using %s.", runtime.library.describe())
+            runtime.check_held_out(config)
+            sampler = runtime.sampler(
+                config,
+                too_long=budget.too_long,
+                # `evaluate` draws no training items.
+                held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),
+                may_overtake=mode.allows_overtaking,
+            )
+            return cls(
+                config,
+                mode,
+                runtime,
+                sampler,
+                inference=inference,
+                budget=budget,
+                state=state,
+                run_id=run_id,
+            )
+        except BaseException:
+            await runtime.close()
+            raise
 
     def _saved_components(self) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
@@ -134,12 +175,6 @@ class Run:
             patience_s=self.mode.patience_s,
         )
 
-    @property
-    def stream(self) -> ItemStream:
-        """The training items."""
-        return self.sampler.stream
-
-    @property
     def sampling_step(self) -> int | None:
         """The trainer's step at which a request goes out now; None without a trainer."""
         return self.state.step if self.mode.has_trainer else None
@@ -160,14 +195,9 @@ class Run:
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
             questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
-            self._test_items = [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
+            self.test_items += [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions
-
-    @property
-    def test_items(self) -> list[tuple[dict[str, Any], ProblemDataset]]:
-        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
-        return self._test_items
 
     # --- metrics
 
@@ -185,10 +215,13 @@ class Run:
     # --- the end
 
     async def close(self) -> None:
-        """Send what waits, flush the dumps, save the state and stop everything. Safe to call twice.
+        """Stop everything, in the order of a group's life: items, workers, delivery, files, state. Safe to call twice.
 
-        Every step runs, even if another step fails. A step that fails or hangs is logged.
+        The caller has ended its groups. A group that still waits for a worker gets a PoolClosedError, and its item is
+        requeued. Every step runs, even if another step fails. A step that fails or hangs is logged.
         """
+        await shutdown_step("stopping the item stream", self.stream.close())
+        await shutdown_step("stopping the workers", self.runtime.close())
         await shutdown_step("leaving the trajectory API", self.api.close())
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
         await shutdown_step("finishing the file of groups", self.group_file.close())
@@ -196,14 +229,3 @@ class Run:
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()
-        await shutdown_step("stopping the item stream", self.stream.close(), None)
-        await shutdown_step("stopping the workers", self.runtime.close(), None)
-
-
-def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: InferenceClient) -> TokenBudget:
-    """The token limits of a run. The trainer's and the servers' limits are looked up at each use."""
-    return TokenBudget(
-        config.max_token_length,
-        lambda: state.max_token_len,
-        lambda: inference.context_length,
-    )

@@ -18,13 +18,13 @@ from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling, TokenBudget
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import episode_of, item_of
 from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
 from reasoning_gym_environment.records import MASKED, Verdict
-from reasoning_gym_environment.run import Mode, Run, training_budget
+from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_sampler
@@ -250,7 +250,7 @@ class World:
         state = RunState(GROUP_SIZE, -1, 10**9)
         server = FakeServer(self._sample)
         self.inference = InferenceClient([server], TOKENIZER, "bytes", policy=RetryPolicy(3, 0.5, 4.0))
-        self.budget = training_budget(self.config, state, self.inference)
+        self.budget = TokenBudget(self.config.max_token_length, state, self.inference)
         catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
         grader: Any = SimulatedGrader()
         generator: Any = SimulatedGenerator(slow_s)

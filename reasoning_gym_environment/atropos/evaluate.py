@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..errors import EnvironmentSetupError
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import (
     TASK_TABLE,
@@ -67,8 +68,22 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
     print_table(results, questions.describe())
 
 
-async def evaluate_in_training(env: Hooks) -> dict[str, Any]:
-    """Evaluate the present model while training continues; the metrics. Raises EnvironmentSetupError.
+async def evaluate_in_training(env: Hooks) -> dict[str, float]:
+    """Evaluate the present model while training continues; the metrics, which the next log step logs too.
+
+    An evaluation that scored nothing has no metrics. The log explains it.
+    """
+    try:
+        metrics = await _evaluate_present_model(env)
+    except EnvironmentSetupError as error:
+        logger.error("%s", error)
+        return {}
+    env.eval_metrics.extend(metrics.items())
+    return {name: value for name, value in metrics.items() if isinstance(value, float)}
+
+
+async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
+    """The metrics of one evaluation. Raises EnvironmentSetupError.
 
     Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step, so that two of
     them can be compared. A disk that refuses the results is logged.

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -45,8 +45,11 @@ TICK_S = 0.1
 MOST_POLLS = 50
 """Requests for the status that may wait for their answer at the same time."""
 
-GRACE_S = 5.0
-"""Groups in progress get this long to end at shutdown."""
+GRACE_S = 4.0
+"""At shutdown, groups that have their completions get this long to be graded and handed to the API client.
+
+Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
+"""
 
 STALL_S = 60.0
 """After this long without a new group, although there is room, a warning names what the loop waits for."""
@@ -315,6 +318,10 @@ class ServeLoop:
                 await env.handle_send_to_api(group, item)
                 is_made = True
             await env.cleanup()
+        except asyncio.CancelledError:
+            # A group that is with the API client continues without its task.
+            if not is_made:
+                raise
         except Exception as error:  # noqa: BLE001
             env.pipeline.note_fault(episode_of(item), error)
         return is_made
@@ -385,13 +392,31 @@ class ServeLoop:
     # --- shutdown
 
     async def stop(self) -> None:
-        """Cancel everything that runs. Abandon tasks that do not end within GRACE_S seconds."""
+        """End everything that runs: after this, no group asks for an inference server, a worker or the API client.
+
+        Groups that wait for completions are cancelled at once. Groups that have their completions are cancelled after
+        GRACE_S. The items of cancelled groups are requeued.
+        """
         tasks: list[asyncio.Task[Any]] = [*self._groups, *self._polls]
         if self._drawing is not None:
             tasks.append(self._drawing)
         if self._evaluation is not None:
             tasks.append(self._evaluation)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=GRACE_S)
+        await _cancel(tasks)
+        late = [task for task in tasks if not task.done()]
+        if late:
+            logger.warning(
+                "%d groups were not graded and handed on within %g s. Their items will be requeued.",
+                len(late),
+                GRACE_S,
+            )
+        # A task may ignore only its first cancellation: see `uninterrupted`.
+        await _cancel(late)
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, and wait at most GRACE_S until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=GRACE_S)

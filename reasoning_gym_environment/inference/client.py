@@ -37,7 +37,6 @@ from .prompts import (
     Message,
     Prompt,
     Sampling,
-    as_dicts,
     build_messages,
     check_tokenizer,
     render,
@@ -125,7 +124,7 @@ class InferenceClient:
 
     def render(self, messages: Sequence[Message | dict[str, str]]) -> Prompt:
         """The prompt of these messages; see `prompts.render`."""
-        hashable = [tuple(message.items()) for message in as_dicts(messages)]
+        hashable = [tuple(dict(message).items()) for message in messages]
         return self._rendered(tuple(hashable))
 
     def prompt_length(self, question: str) -> int:

@@ -10,9 +10,9 @@ so that it can draw another item instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 
@@ -158,17 +158,34 @@ def prompt_budget(max_token_length: int) -> int:
     return max(max_token_length // 2, ordinary_prompt)
 
 
+class Trainer(Protocol):
+    """The trainer's limit for a whole sequence, in tokens; there is none if it is not positive."""
+
+    max_token_len: int
+
+
+class Servers(Protocol):
+    """The servers' limit for a prompt and its completion together, and the length of a prompt, in tokens."""
+
+    @property
+    def context_length(self) -> int | None:
+        """None if it is unknown."""
+
+    def prompt_length(self, question: str) -> int:
+        """Tokens in the prompt of a question."""
+
+
 @dataclass(frozen=True)
 class TokenBudget:
     """The limits of a run, in tokens.
 
-    `trainer_max_tokens` and the servers' `context_length` are functions, because both are unknown until a trainer has
-    registered and the servers have answered, and both can change.
+    The limits of the trainer and of the servers are looked up at each use, because both are unknown until a trainer
+    has registered and the servers have answered, and both can change.
     """
 
     max_token_length: int
-    trainer_max_tokens: Callable[[], int]
-    context_length: Callable[[], int | None] = lambda: None
+    trainer: Trainer
+    servers: Servers
 
     @property
     def longest_sequence(self) -> int:
@@ -177,7 +194,7 @@ class TokenBudget:
         A sequence stays within `max_token_length` and strictly below the trainer's limit, which is ignored if it is
         zero or negative, as Atropos does.
         """
-        trainer_max_tokens = self.trainer_max_tokens()
+        trainer_max_tokens = self.trainer.max_token_len
         if trainer_max_tokens > 0:
             return min(self.max_token_length, trainer_max_tokens - 1)
         return self.max_token_length
@@ -190,8 +207,9 @@ class TokenBudget:
         """Like `of_completion`, for evaluation, which has twice `max_token_length` and no trainer."""
         return self._room(EVAL_BUDGET_FACTOR * self.max_token_length, prompt_tokens)
 
-    def too_long(self, prompt_tokens: int) -> str:
-        """Why training skips a prompt of this length, or "" if the prompt fits."""
+    def too_long(self, question: str) -> str:
+        """Why training skips the prompt of a question, or "" if the prompt fits."""
+        prompt_tokens = self.servers.prompt_length(question)
         longest = prompt_budget(self.max_token_length)
         if prompt_tokens > longest:
             return f"a prompt has {prompt_tokens} tokens, and env.max_token_length allows {longest} for a prompt"
@@ -200,6 +218,6 @@ class TokenBudget:
         return ""
 
     def _room(self, limit: int, prompt_tokens: int) -> int | None:
-        context_length = self.context_length() or limit
+        context_length = self.servers.context_length or limit
         room = min(limit, context_length) - prompt_tokens
         return room if room >= MIN_COMPLETION_TOKENS else None

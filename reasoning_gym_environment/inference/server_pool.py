@@ -122,8 +122,9 @@ class ServerState:
                 began = self._clock()
                 self._began[key] = began
                 yield self.adapter
-            self._note_answer(began)
-            self.adapter.note_duration(split, self._clock() - began)
+            answered_at = self._clock()
+            self._note_answer(began, answered_at)
+            self.adapter.note_duration(split, answered_at - began)
         except InferenceError as error:
             self._note_failure(error, began)
             raise
@@ -131,9 +132,9 @@ class ServerState:
             del self._began[key]
             reminder.cancel()
 
-    def _note_answer(self, began: float) -> None:
+    def _note_answer(self, began: float, answered_at: float) -> None:
         self._failures = 0
-        self._answered_at = self._clock()
+        self._answered_at = answered_at
         self.outage.over()
         if began > self._rested_at:
             self._limit += 1.0

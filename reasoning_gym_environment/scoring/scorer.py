@@ -286,7 +286,7 @@ def rollouts_of(
     not learn from them. If `mask_too_long` is set, so do completions that the token limit cut off.
     """
     base_rewards = [base_reward(score, partial_credit) for score in scores]
-    lengths = [completion.num_tokens for completion in completions]
+    lengths = [len(completion.tokens) for completion in completions]
     # The penalty applies only if every value of the group is right. Unscored completions get the mean before it, so
     # that they do not prevent the penalty. The penalty changes the mean, so they get the new mean after it.
     penalised = length_penalty(neutral_if_unscored(scores, base_rewards), lengths, max_token_length)

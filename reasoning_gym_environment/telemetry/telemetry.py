@@ -22,15 +22,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import wandb
 
 from ..errors import EnvironmentSetupError
 from ..records import (
@@ -467,35 +465,6 @@ class RolloutDumps:
             log.close()
         except OSError as error:
             logger.error("%s may have lost groups: %s.", log.path, error)
-
-
-# --- rollouts for people: the table in wandb
-
-ALL = -1
-"""Setting of `keep` that keeps every rollout of a group."""
-
-
-def table_rows(
-    scored_data: Mapping[str, Any],
-    *,
-    decode: Callable[[list[int]], str],
-    keep: int,
-    expected_answer: Any,
-    task: str,
-) -> list[tuple[str, float, str, str]]:
-    """The first `keep` rollouts of a group as rows of `train/rollouts`."""
-    count = None if keep == ALL else keep
-    rows = []
-    for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True):
-        rows.append((decode(tokens), score, str(expected_answer), task))
-    return rows
-
-
-def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
-    """The table `train/rollouts` of the given groups."""
-    columns = ["full_text", "score", "expected_answer", "task_name"]
-    rows = [list(row) for row in chain.from_iterable(groups)]
-    return wandb.Table(columns=columns, data=rows)
 
 
 def effective_number(shares: Sequence[float]) -> float:

@@ -24,7 +24,12 @@ from typing import Any
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.resilience import Outage, RepeatedEvents, cancel_and_wait
+from ..utils.resilience import (
+    Outage,
+    RepeatedEvents,
+    cancel_and_wait,
+    with_deadline,
+)
 from .run_state import RunState
 from .transport import ApiError, RefusedError, Transport
 
@@ -51,7 +56,7 @@ STATUS_KEYS = (
 NO_NEW_GROUPS = "no new groups are started"
 
 CLOSE_S = 2.0
-"""Shutdown waits this long for groups that are still being delivered."""
+"""Shutdown waits this long for groups that are still being delivered, and this long for the answer to the sign-off."""
 
 
 class TrajectoryApi:
@@ -344,10 +349,14 @@ class TrajectoryApi:
         await cancel_and_wait(left)
         await self._transport.close()
         env_id = self._state.env_id
-        # An API that is busy may not answer before the shutdown goes on. Then the last checkpoint keeps the number, and
-        # the next start signs it off.
-        if env_id is not None and await self.sign_off(env_id):
-            self._state.env_id = None
+        if env_id is None:
+            return
+        try:
+            if await with_deadline(CLOSE_S, self.sign_off(env_id)):
+                self._state.env_id = None
+        except TimeoutError:
+            # The last checkpoint keeps the number.
+            logger.info("The trajectory API is busy: the next start signs off environment %d.", env_id)
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""

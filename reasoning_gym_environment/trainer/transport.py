@@ -106,19 +106,17 @@ class HttpTransport:
 
     async def _connection(self) -> _TrainerConnection:
         """A connection that is not in use. Those that the API may have closed by now are not used again."""
-        fresh = [connection for connection in self._idle if connection.idle_s < IDLE_S]
-        stale = [connection for connection in self._idle if connection not in fresh]
-        # Before the first `await`, because other groups take and return connections meanwhile.
-        self._idle = fresh
-        for connection in stale:
-            await connection.close()
+        # The connection that has been idle for longest is the first. It leaves the list before the `await`, because
+        # other groups take and return connections meanwhile. The others stay, so that `close` finds them if this is
+        # cancelled.
+        while self._idle and self._idle[0].idle_s >= IDLE_S:
+            await self._idle.pop(0).close()
         return self._idle.pop() if self._idle else _TrainerConnection(self.url)
 
     async def close(self) -> None:
         """Close the connections that are kept."""
-        for connection in self._idle:
-            await connection.close()
-        self._idle.clear()
+        while self._idle:
+            await self._idle.pop().close()
 
 
 class _TrainerConnection:
@@ -133,7 +131,7 @@ class _TrainerConnection:
     def __init__(self, url: str) -> None:
         self._url = url
         self._verified_at: float | None = None
-        self._used_at = now()
+        self._used_at = 0.0
         self._is_connected = False
         self.is_kept = True
         """Whether the other end keeps the connection open after an answer."""

@@ -80,7 +80,7 @@ class ProcessGenerator:
 
         Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die,
         NoRightAnswerError if `answerable` is set and no answer is right, GenerationError if reasoning-gym fails,
-        and RuntimeError if the generator is not running.
+        and PoolClosedError if the generator is not running.
         """
         name = f"{task} with seed {seed}"
         job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)

@@ -22,7 +22,7 @@ from ..records import Status, Verdict
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest
-from .pool import PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
+from .pool import WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ class SandboxGrader:
         """One verdict per answer, in order. No answer can make this fail.
 
         The verdicts are CRASHED, which means not scored, if no dataset can be built from the config, or if the workers
-        die of the group. Raises EnvironmentSetupError if the task is refused, and an exception of pickle if `config` or
-        `entry` cannot be pickled.
+        die of the group. Raises EnvironmentSetupError if the task is refused, PoolClosedError once the workers are
+        closed, and an exception of pickle if `config` or `entry` cannot be pickled.
         """
         verdicts: dict[str, Verdict] = {}
         waiting = []
@@ -133,7 +133,7 @@ class SandboxGrader:
         limit_s = GROUP_ALLOWANCE_S + (WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S) * count
         try:
             reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
-        except (WorkerDiedError, PoolClosedError, TimeoutError) as error:
+        except (WorkerDiedError, TimeoutError) as error:
             reply = {"unscored": str(error)}
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])

@@ -57,7 +57,7 @@ class WorkerDiedError(Exception):
     """The worker ended, or broke the protocol, before its work was finished."""
 
 
-class PoolClosedError(RuntimeError):
+class PoolClosedError(EnvironmentSetupError):
     """The pool is not running: it was not started, or it is closed."""
 
     def __init__(self) -> None:

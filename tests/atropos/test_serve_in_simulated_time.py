@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
+from reasoning_gym_environment.trainer import api as trainer_api
+from reasoning_gym_environment.utils.clock import now
 
 from ..simulation import World
 from ..virtual_time import run_virtually
@@ -269,3 +271,20 @@ def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
                    inference=lambda: 0.01)  # fmt: skip
     assert world.longest_wait_s <= TICK_S
     world.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("hook_s", [serve_loop.GRACE_S / 4, 4 * serve_loop.GRACE_S])
+def test_at_shutdown_a_slow_hook_of_a_subclass_neither_delays_the_end_nor_repeats_a_group(hook_s: float) -> None:
+    async def go() -> tuple[World, float]:
+        world = World(workers=64, batch_size=256, inference=lambda: 1.0, hook_s=hook_s)
+        served_s = 1.5 * hook_s + 2.0
+        began = now()
+        await world.serve(served_s)
+        assert not world.loop._groups, "a group would use the workers and the API client after they are closed"
+        return world, now() - began - served_s
+
+    world, closing_s = run_virtually(go())
+    assert closing_s <= serve_loop.GRACE_S + trainer_api.CLOSE_S + 1.0
+    world.check_nothing_is_lost()
+    pending = {row[0] for row in world.run.stream.state_dict()["pending"]}
+    assert world.run.stream.state_dict()["index"] - len(pending) == len(world.api.accepted) > 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from reasoning_gym import factory
 
-from reasoning_gym_environment import env as env_module
+from reasoning_gym_environment import run as run_module
 from reasoning_gym_environment import runtime
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.workers.grader import SandboxGrader
@@ -49,7 +49,7 @@ def only_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which items and answers take too long would depend on the machine."""
-    monkeypatch.setattr(env_module, "Runtime", partial(Runtime, item_timeout_s=100.0))
+    monkeypatch.setattr(run_module, "Runtime", partial(Runtime, item_timeout_s=100.0))
     monkeypatch.setattr(runtime, "SandboxGrader", partial(SandboxGrader, timeout_s=30.0))
 
 

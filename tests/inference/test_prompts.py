@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,21 +82,27 @@ def test_a_tokenizer_that_drops_a_tag_is_refused(tag: str) -> None:
 # --- the room for a completion
 
 
+def budget(*, trainer: int = -1, context_length: int | None = None) -> TokenBudget:
+    """A budget of 1000 tokens. Each character of a question is a token of its prompt."""
+    servers = SimpleNamespace(context_length=context_length, prompt_length=len)
+    return TokenBudget(1000, SimpleNamespace(max_token_len=trainer), servers)
+
+
 @pytest.mark.parametrize(
     ("prompt", "trainer", "room"),
     [(100, 2000, 900), (100, 1000, 899), (100, 0, 900), (990, -1, 10), (991, -1, None), (990, 1000, None)],
 )
 def test_training_budget_stays_below_the_trainer_limit(prompt: int, trainer: int, room: int | None) -> None:
-    assert TokenBudget(1000, lambda: trainer).of_completion(prompt) == room
+    assert budget(trainer=trainer).of_completion(prompt) == room
 
 
 def test_evaluation_budget_is_twice_as_long_and_the_context_of_the_servers_bounds_both() -> None:
-    budget = TokenBudget(1000, lambda: 500)
-    assert [budget.of_evaluation(prompt) for prompt in (100, 1990, 1991)] == [1900, 10, None]
-    budget = TokenBudget(1000, lambda: -1, lambda: 600)
-    assert (budget.of_completion(100), budget.of_evaluation(100), budget.of_completion(595)) == (500, 500, None)
-    assert budget.too_long(512) == ""
-    assert budget.too_long(513) == "a prompt has 513 tokens, and env.max_token_length allows 512 for a prompt"
+    small = budget(trainer=500)
+    assert [small.of_evaluation(prompt) for prompt in (100, 1990, 1991)] == [1900, 10, None]
+    small = budget(context_length=600)
+    assert (small.of_completion(100), small.of_evaluation(100), small.of_completion(595)) == (500, 500, None)
+    assert small.too_long("?" * 512) == ""
+    assert small.too_long("?" * 513) == "a prompt has 513 tokens, and env.max_token_length allows 512 for a prompt"
     assert [prompt_budget(length) for length in (384, 768, 8192)] == [288, 512, 4096]
 
 

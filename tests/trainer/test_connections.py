@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reasoning_gym_environment.trainer import transport as module
 from reasoning_gym_environment.trainer.transport import IDLE_S, ApiError, HttpTransport
 from reasoning_gym_environment.utils.clock import now
+from reasoning_gym_environment.utils.resilience import cancel_and_wait
 
 from ..virtual_time import run_virtually
 
@@ -63,9 +64,10 @@ class Connection:
 @given(
     seed=st.integers(0, 2**32),
     starts=st.lists(st.floats(0.0, 8 * IDLE_S), min_size=5, max_size=40),
+    ends_at=st.floats(0.0, 10 * IDLE_S),
 )
 def test_a_connection_has_one_user_at_a_time_and_is_closed_in_the_end(
-    seed: int, starts: list[float], monkeypatch: pytest.MonkeyPatch
+    seed: int, starts: list[float], ends_at: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def call(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
@@ -77,7 +79,11 @@ def test_a_connection_has_one_user_at_a_time_and_is_closed_in_the_end(
 
     async def go() -> None:
         transport = HttpTransport("http://simulated")
-        await asyncio.gather(*(offer(transport, start) for start in starts))
+        offers = [asyncio.create_task(offer(transport, start)) for start in starts]
+        await asyncio.wait(offers, timeout=ends_at)
+        await cancel_and_wait(offers)
+        for task in offers:
+            assert task.cancelled() or task.exception() is None
         await transport.close()
 
     Connection.opened = []

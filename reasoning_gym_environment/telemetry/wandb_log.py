@@ -1,0 +1,76 @@
+"""What Atropos' own logging to wandb needs: the table `train/rollouts`, and a remedy for two of its defects.
+
+group ── table_rows ──> rows, kept by the environment ── build_table ──> train/rollouts, at steps that have_tables
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import wandb
+
+logger = logging.getLogger(__name__)
+
+TABLES = 100
+"""At first, every log step has tables. Later, only every n-th step has tables, so that a run logs some hundreds.
+
+wandb keeps each table as a file of megabytes on the disk of the run.
+"""
+
+TIMINGS = (
+    "request_timings",
+    "attempts_list",
+    "eval_request_timings",
+    "eval_attempts_list",
+)
+"""Atropos keeps a number for every request of the run in these lists, and averages over all of them each step."""
+
+ALL = -1
+"""Setting of `keep` that keeps every rollout of a group."""
+
+
+def table_rows(
+    scored_data: Mapping[str, Any],
+    *,
+    decode: Callable[[list[int]], str],
+    keep: int,
+    expected_answer: Any,
+    task: str,
+) -> list[tuple[str, float, str, str]]:
+    """The first `keep` rollouts of a group as rows of `train/rollouts`."""
+    count = None if keep == ALL else keep
+    rows = []
+    for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True):
+        rows.append((decode(tokens), score, str(expected_answer), task))
+    return rows
+
+
+def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
+    """The table `train/rollouts` of the given groups."""
+    columns = ["full_text", "score", "expected_answer", "task_name"]
+    rows = [list(row) for row in chain.from_iterable(groups)]
+    return wandb.Table(columns=columns, data=rows)
+
+
+def has_tables(log_step: int) -> bool:
+    """Whether the log step with this number has tables. The first step has the number 1."""
+    return log_step % max(1, log_step // TABLES) == 0
+
+
+def forget_timings(servers: Iterable[Any]) -> None:
+    """Empty Atropos' lists of request timings, after a log step."""
+    for server in servers:
+        for name in TIMINGS:
+            getattr(server, name, []).clear()
+
+
+def continue_offline(error: wandb.errors.CommError) -> None:
+    """Let the next wandb run be kept on disk, because wandb is unavailable. Raises any other `error` again."""
+    # wandb refuses a wrong key or project at once, without a timeout.
+    if "timed out" not in str(error).lower():
+        raise error
+    logger.warning("wandb is unavailable: metrics are kept in wandb/offline-run-*, `wandb sync` sends them.")
+    wandb.setup(settings=wandb.Settings(mode="offline"))
