@@ -161,10 +161,10 @@ class GroupPipeline:
         steps = [rollout.completion.sampled_at for rollout in episode.rollouts]
         known = [step for step in steps if step is not None]
         if known:
-            now = self.run.state.step
+            step = self.run.state.step
             # A restarted trainer counts from its last checkpoint.
-            episode.sampled_at = min(*known, now)
-            episode.scored_at = now
+            episode.sampled_at = min(*known, step)
+            episode.scored_at = step
 
     # --- send
 
