@@ -29,8 +29,17 @@ from ..wheel import NAME, ROOT, fresh_environment, libraries_of, run
 
 pytestmark = pytest.mark.slow
 RELEASE_FOLDER = os.environ.get("RELEASE_FOLDER", "")
-FOLDERS = (".github", "benchmarks", "docs", "examples", "tests", NAME)
-FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "mkdocs.yml")
+FOLDERS = (".github", "benchmarks", "docs", "examples", "tests", "typings", NAME)
+FILES = (
+    "AGENTS.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "README.md",
+    "mkdocs.yml",
+)
 FILES += ("pyproject.toml", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
 FILES += tuple(path.name for path in ROOT.glob("requirements*.txt"))
 JUNK = {"build/lib/" + NAME + "/old.py", "site/index.html", "tests/__pycache__/old.pyc"}
