@@ -40,6 +40,20 @@ fault for each page that it touches. With small pages that costs more than gradi
 variables have little or no effect."""
 
 
+class _ConfinedWorker(WorkerProcess):
+    """A scoring worker that refuses to run without a filter of system calls, after a restart too."""
+
+    async def start(self) -> None:
+        """Start the process. Raises EnvironmentSetupError if it cannot start, or if system calls are not filtered."""
+        await super().start()
+        if not self.ready["is_confined"]:
+            await self.kill()
+            raise EnvironmentSetupError(
+                "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
+                f"got {self.ready['layers']}. Use sandbox: auto to run with less."
+            )
+
+
 class SandboxGrader:
     """Grades a group's answers on one of `num_workers` processes; `timeout_s` is the deadline of each answer.
 
@@ -65,9 +79,9 @@ class SandboxGrader:
         self._sandbox = sandbox
         imports = Imports.as_here(library_path, task_modules)
         start = GradingStart(sandbox != "off", imports, frozenset(allow_unguarded), strict)
+        kind = _ConfinedWorker if sandbox == "require" else WorkerProcess
         self._workers = [
-            WorkerProcess("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK)
-            for _ in range(num_workers)
+            kind("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK) for _ in range(num_workers)
         ]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
@@ -76,13 +90,6 @@ class SandboxGrader:
     async def start(self) -> None:
         """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start, or `require` fails."""
         await self._pool.start()
-        if self._sandbox == "require" and not all(worker.ready["is_confined"] for worker in self._workers):
-            offered = self._workers[0].ready["layers"]
-            await self.close()
-            raise EnvironmentSetupError(
-                "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
-                f"got {offered}. Use sandbox: auto to run with less."
-            )
         if self._sandbox == "off":
             logger.warning("The scoring sandbox is OFF: a verifier runs with this user's rights.")
         logger.info("Scoring sandbox: %s", self.describe())
