@@ -139,7 +139,8 @@ def base_conversion(entry: Entry, answer: str) -> bool:
     digits = re.sub(index, "", letters(plain_number(answer)))
     digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))
-    return digits.lstrip("0") == right.lstrip("0")
+    # An answer without a digit is not 0.
+    return digits != "" and digits.lstrip("0") == right.lstrip("0")
 
 
 _INDIAN_THOUSANDS = re.compile(r"(?<=\d),(\d\d)(?=,)", re.ASCII)
@@ -321,10 +322,14 @@ def _is_same_data(given: Any, right: Any) -> bool:
 
 
 def prime_factorization(entry: Entry, answer: str) -> bool:
+    """The prime factors in any order. Equal factors may be written as a power with a positive exponent."""
     factors: Counter[int] = Counter()
     for power in re.split("[*x,]", product_of_powers(answer), maxsplit=MAX_FACTORS):
         base, _, exponent = re.sub("[{}]", "", power).partition("^")
-        factors[integer(base)] += integer(exponent or "1")
+        times = integer(exponent or "1")
+        if times < 1:
+            return False
+        factors[integer(base)] += times
     return factors == Counter(entry["metadata"]["factors"])
 
 
