@@ -49,13 +49,17 @@ async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
 
 
 async def supervise(work: Any, *others: Any) -> None:
-    """Wait for the end of `work`, then cancel `others`. If any of them raises an exception first, raise it."""
-    tasks = [asyncio.ensure_future(awaited) for awaited in (work, *others)]
+    """Wait until `work` ends, then cancel `others`.
+
+    Raises the exception of `work`, or the first exception of `others` before `work` ends.
+    """
+    main = asyncio.ensure_future(work)
+    tasks = [main, *map(asyncio.ensure_future, others)]
+    unfinished = set(tasks)
     try:
-        while not tasks[0].done():
-            running = [task for task in tasks if not task.done()]
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+        while main in unfinished:
+            finished, unfinished = await asyncio.wait(unfinished, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 task.result()
     finally:
         await cancel_and_wait(tasks)
@@ -87,19 +91,21 @@ class BackgroundCalls:
         Cancelling the result withdraws the call if it has not begun.
         """
         result: Future[T] = Future()
-        before = self._last
+        previous = self._last
 
         def make_the_call() -> None:
-            if before.ident is not None:
-                before.join()
+            if previous.ident is not None:
+                previous.join()
             if result.set_running_or_notify_cancel():
                 try:
                     result.set_result(function(*arguments))
                 except BaseException as error:  # noqa: BLE001
                     result.set_exception(error)
 
-        self._last = threading.Thread(target=make_the_call, name=self._name, daemon=True)
-        self._last.start()
+        thread = threading.Thread(target=make_the_call, name=self._name, daemon=True)
+        # If the system allows no further thread, this raises, and the next call still waits for the previous call.
+        thread.start()
+        self._last = thread
         return asyncio.wrap_future(result)
 
 
@@ -119,7 +125,11 @@ async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Proc
 
 async def stop(process: Process) -> int:
     """Ask the process to end, and kill it after 10 seconds. Returns its exit code."""
-    # The methods of the process would take its exit code away from the event loop, which waits for it.
+    if process.returncode is not None:
+        # By now, the system may have given the number of this process to another process.
+        return process.returncode
+    # `process.terminate()` might collect the exit code of a process that has just ended. The event loop, which waits
+    # for this exit code, would then never receive it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
