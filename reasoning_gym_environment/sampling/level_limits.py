@@ -17,7 +17,9 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from ..tasks.difficulty_ladder import Ladder, Level
 from .item_maker import TOO_LONG, loading
@@ -39,6 +41,14 @@ LevelKey: TypeAlias = tuple[str, int]
 
 Window: TypeAlias = deque[bool]
 """Whether each of the last KNOWN_ITEMS items of a level failed."""
+
+
+class _SavedLimits(BaseModel):
+    """The form of a `state_dict`. The number in `recent` is the length of a window without failures."""
+
+    closed: list[tuple[str, int, str]] = []
+    recent: list[tuple[str, NonNegativeInt, Annotated[int, Field(ge=0, le=KNOWN_ITEMS)] | list[bool]]] = []
+    replaced: dict[str, NonNegativeInt] = {}
 
 
 class LevelLimits:
@@ -120,22 +130,20 @@ class LevelLimits:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
 
-        Tasks and levels that are not served here are ignored. Raises EnvironmentSetupError, and changes nothing, if
-        the state is malformed.
+        Closed levels that no task has here are dropped. Raises EnvironmentSetupError, and changes nothing, if the state
+        is malformed.
         """
         with loading("level limits"):
-            closed: dict[LevelKey, str] = {}
-            for task, level, reason in state.get("closed", []):
-                if self._can_be_closed(task, level):
-                    closed[task, level] = reason
-            recent: dict[LevelKey, Window] = {}
-            for task, level, saved in state.get("recent", []):
-                failed = [False] * saved if isinstance(saved, int) else saved
-                recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
-            replaced = Counter(state.get("replaced", {}))
-        self._closed = closed
-        self._recent = recent
-        self._replaced = replaced
+            saved = _SavedLimits.model_validate(dict(state))
+        self._closed = {}
+        for task, level, reason in saved.closed:
+            if self._can_be_closed(task, level):
+                self._closed[task, level] = reason
+        self._recent = {}
+        for task, level, window in saved.recent:
+            failed = [False] * window if isinstance(window, int) else window
+            self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
+        self._replaced = Counter(saved.replaced)
 
     def _open_down_from(self, task: str, index: int) -> list[Level]:
         levels = self._ladders[task].levels[: index + 1]
