@@ -88,9 +88,9 @@ async def process(env: Hooks) -> None:
     settings = settings_of(config, env.inference.model_name)
     groups = await asyncio.to_thread(open_groups, path, settings, is_resumed=True)
     try:
-        if groups.done:
-            logger.info("%d of %d groups already exist.", len(groups.done), config.total_steps)
-        if len(groups.done) < config.total_steps:
+        if groups.count:
+            logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
+        if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.budget)
             await env.setup()
             await GroupWriter(env, groups).run()

@@ -84,11 +84,12 @@ class ProcessGenerator:
         """
         name = f"{task} with seed {seed}"
         job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)
+        limit_s = WALL_FACTOR * self._timeout_s
         try:
-            reply = await self._pool.ask(pickle.dumps(job), WALL_FACTOR * self._timeout_s, name)
+            reply = await self._pool.ask(pickle.dumps(job), limit_s, name)
         except TimeoutError:
             self._counts["timed_out"] += 1
-            limit = f"{self._timeout_s:g} s of processor time"
+            limit = f"{self._timeout_s:g} s of processor time and {limit_s:g} s of elapsed time"
             raise GenerationTimeoutError(f"{name}: not made within {limit}") from None
         except WorkerDiedError as error:
             self._counts["failed"] += 1

@@ -152,6 +152,17 @@ async def test_a_run_that_was_stopped_is_resumed_and_has_the_groups_of_one_that_
     assert more.asked == 2 and len(written(tmp_path)) == 32
 
 
+async def test_a_file_with_repeated_lines_is_complete_when_it_has_as_many_lines_as_asked_for(
+    tmp_path: Path, process: Any
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    await process(FakeInference(), 2).run()
+    path.write_bytes(2 * path.read_bytes())
+    resumed = FakeInference()
+    await process(resumed, 4).run()
+    assert resumed.asked == 0 and len(written(tmp_path)) == 4
+
+
 async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path, process: Any) -> None:
     path = tmp_path / "groups.jsonl"
     await process(FakeInference(), 2).run()
