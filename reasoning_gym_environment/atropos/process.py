@@ -26,6 +26,7 @@ from ..storage.json_lines import AppendLog, described, open_groups
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import cancel_and_wait
+from ..utils.shutdown import uninterrupted
 from . import preflight
 from .hooks import Hooks
 
@@ -212,11 +213,16 @@ class GroupWriter:
 
         Raises EnvironmentSetupError if the group cannot be written.
         """
-        env = self._env
-        episode = episode_of(item)
-        group, _ = await env.collect_trajectories(item)
+        group, _ = await self._env.collect_trajectories(item)
         if group is None:
             return False
+        # The group has its completions, so it is written even if the run is stopped now.
+        await uninterrupted(self._write(group, item))
+        return True
+
+    async def _write(self, group: Any, item: Any) -> None:
+        env = self._env
+        episode = episode_of(item)
         group = await env.postprocess_histories(group)
         await env.log_group(group, item)
         details = described(episode, self._run.runtime.library.version, self._groups.identity or {})
@@ -229,7 +235,6 @@ class GroupWriter:
         self._run.state.step += 1
         if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()
-        return True
 
 
 def _report(env: Hooks, groups: AppendLog) -> None:

@@ -245,6 +245,31 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
     assert len(written(tmp_path)) == 3, "what was being accepted is written"
 
 
+async def test_a_run_that_is_stopped_in_a_hook_of_a_subclass_has_the_groups_of_the_hook(
+    tmp_path: Path, process: Any
+) -> None:
+    stopped = process(FakeInference(), 50, 3)
+    is_called = asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def postprocess_histories(group: Any) -> Any:
+        is_called.set()
+        await may_end.wait()
+        return group
+
+    stopped.env.postprocess_histories = postprocess_histories
+    running = asyncio.ensure_future(stopped.run())
+    await is_called.wait()
+    running.cancel()
+    # A hook that gets the cancellation ends the run in this time.
+    done, _ = await asyncio.wait([running], timeout=0.05)
+    assert not done
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert written(tmp_path)
+
+
 @pytest.mark.parametrize(("concurrency", "good"), [(1, 5), (4, 0)])
 async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     tmp_path: Path, process: Any, concurrency: int, good: int
