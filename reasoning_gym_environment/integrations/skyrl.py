@@ -167,7 +167,7 @@ def mask_unscored(batch: Mapping[str, Any], output: Mapping[str, Any]) -> dict[s
     in_batch = [total for total in totals if not math.isnan(total)]
     if not in_batch:
         logger.error(
-            "None of the %d completions of this batch has a score, and all are masked. Earlier warnings have the reasons.",
+            "None of the %d completions of this batch has a score. All are masked. Earlier warnings have the reasons.",
             len(totals),
         )
     for row, total in enumerate(totals):

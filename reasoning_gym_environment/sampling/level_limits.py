@@ -91,7 +91,7 @@ class LevelLimits:
         self._replaced[reason] += 1
         window = self._window(task, level)
         closes_at_once = reason == TOO_LONG and len(window) < KNOWN_ITEMS
-        # This item closes its level by itself, so the window need not record it as a failure.
+        # An item that closes its level at once is not recorded as a failure.
         window.append(not closes_at_once)
         fails_often = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
         if (task, level) not in self._closed and (closes_at_once or fails_often):

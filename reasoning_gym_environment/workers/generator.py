@@ -30,7 +30,7 @@ from .protocol import Imports
 logger = logging.getLogger(__name__)
 
 ITEM_TIMEOUT_S = 5.0
-"""The limit of processor time for an item, in seconds. In training, an easier item replaces an item that takes longer."""
+"""The limit of processor time for an item, in seconds. In training, an easier item replaces an item above the limit."""
 WALL_FACTOR = 12.0
 """The limit of elapsed time for an item, as a multiple of its limit of processor time."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
@@ -140,8 +140,8 @@ class TemporaryFolder:
         _remove_abandoned_folders(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
         self.name = self._folder.name
-        # The file gets its final name only after it is locked. Other processes take an unlocked file of this name for the
-        # file of a dead process, and remove its folder.
+        # The file gets its final name only after it is locked. Before that, it would look like the file of a dead
+        # process, and another process could remove the folder.
         path = Path(self.name, f"{_LOCK}-is-made")
         self._lock = path.open("w")
         with contextlib.suppress(OSError):
