@@ -200,7 +200,7 @@ class GroupWriter:
     async def _some_finished(self) -> list[bool]:
         """Wait until at least one group has ended. Returns, for each group that has ended, whether it was written.
 
-        Raises the error of a group that has failed with an error.
+        If a group has ended with an error, raises this error.
         """
         finished, self._working = await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
         return await asyncio.gather(*finished)
