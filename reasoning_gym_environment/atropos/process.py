@@ -1,10 +1,10 @@
-"""The command `process`: make groups, many at the same time, and write them to a file.
+"""The command `process`: make many groups concurrently, and write them to a file.
 
     items, in the order of their index ──> up to CONCURRENT_GROUPS groups in progress ──> a line for each finished group
 
-If a group cannot be made, a later item replaces its item. The command writes each group as soon as it is finished.
-Therefore a killed process loses only the groups in progress, and the same command resumes. The lines are in the order
-in which the groups finish; `index` is the index of the item.
+If the group of an item cannot be made, the command makes the group of a later item instead. It writes each group as
+soon as the group is finished. Therefore a killed process loses only the groups in progress, and the same command
+resumes. The lines are in the order in which the groups finish. `index` in a line is the index of its item.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from ..storage.json_lines import AppendLog, described, open_groups
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import cancel_and_wait
+from ..utils.shutdown import uninterrupted
 from . import preflight
 from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 CONCURRENT_GROUPS = 64
-"""Groups that are sampled and graded at the same time."""
+"""At most this many groups are sampled and graded at the same time."""
 
 MEASURED_PROMPTS = 16
 """The number of prompts whose mean length is used to estimate the tokens of all items."""
 
 MAX_CONSECUTIVE_FAILURES = 10
-"""The command ends with an error after this many failures in a row, plus one for each other group in progress."""
+"""The command ends with an error after this many failures in a row. It allows one more failure for each further group
+that it makes at the same time."""
 
 LOG_EVERY = 10
-"""The command logs the metrics, and counts them anew, each time that it has written this many groups."""
+"""The command logs the metrics after every so many groups. Each log entry covers the groups since the entry before."""
 
 DETERMINING = (
     "seed",
@@ -67,7 +69,7 @@ DETERMINING = (
 
 
 def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
-    """The settings that every line of the file holds."""
+    """The settings that every line of the file has."""
     determining = {name: plain(getattr(config, name)) for name in DETERMINING}
     return {
         "model_name": model_name,
@@ -88,9 +90,9 @@ async def process(env: Hooks) -> None:
     settings = settings_of(config, env.inference.model_name)
     groups = await asyncio.to_thread(open_groups, path, settings, is_resumed=True)
     try:
-        if groups.done:
-            logger.info("%d of %d groups already exist.", len(groups.done), config.total_steps)
-        if len(groups.done) < config.total_steps:
+        if groups.count:
+            logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
+        if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.budget)
             await env.setup()
             await GroupWriter(env, groups).run()
@@ -117,7 +119,7 @@ class GroupWriter:
         return self._config.total_steps - self._groups.count
 
     async def run(self) -> None:
-        """Write the missing groups, or only estimate them in a dry run. Raises EnvironmentSetupError."""
+        """Write the missing groups. A dry run only estimates their cost. Raises EnvironmentSetupError."""
         self._replay()
         await self._estimate()
         if self._config.dry_run:
@@ -127,7 +129,10 @@ class GroupWriter:
         await self._env.wandb_log()
 
     def _replay(self) -> None:
-        """Exclude the items of the groups in the file, and let the sampler observe the rewards of these groups."""
+        """Bring the stream to the state that follows the groups in the file.
+
+        The stream skips the items of these groups, and the sampler learns from their rewards.
+        """
         run = self._run
         written = self._groups.done.values()
         run.state.step = len(written)
@@ -173,12 +178,14 @@ class GroupWriter:
                 if not self._working:
                     return
                 for is_written in await self._some_finished():
-                    self._failures_in_a_row = 0 if is_written else self._failures_in_a_row + 1
                     if is_written:
                         limit = at_once
+                        self._failures_in_a_row = 0
                         bar.set_postfix_str(self._run.inference.spending.total(), refresh=False)
                         bar.update()
-                # All groups in progress may fail for one reason, so together they count as a single failure.
+                    else:
+                        self._failures_in_a_row += 1
+                # One outage can make all groups in progress fail. They count as one failure.
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
             bar.close()
@@ -191,9 +198,9 @@ class GroupWriter:
             self._working.add(asyncio.create_task(self._write_one(item)))
 
     async def _some_finished(self) -> list[bool]:
-        """Wait until at least one group has ended. Returns for each ended group whether it was written.
+        """Wait until at least one group has ended. Returns, for each group that has ended, whether it was written.
 
-        Raises the first error of a group.
+        If a group has ended with an error, raises this error.
         """
         finished, self._working = await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
         return await asyncio.gather(*finished)
@@ -212,11 +219,16 @@ class GroupWriter:
 
         Raises EnvironmentSetupError if the group cannot be written.
         """
-        env = self._env
-        episode = episode_of(item)
-        group, _ = await env.collect_trajectories(item)
+        group, _ = await self._env.collect_trajectories(item)
         if group is None:
             return False
+        # The completions have been paid for, so the group is written even if the run is stopped now.
+        await uninterrupted(self._write(group, item))
+        return True
+
+    async def _write(self, group: Any, item: Any) -> None:
+        env = self._env
+        episode = episode_of(item)
         group = await env.postprocess_histories(group)
         await env.log_group(group, item)
         details = described(episode, self._run.runtime.library.version, self._groups.identity or {})
@@ -229,7 +241,6 @@ class GroupWriter:
         self._run.state.step += 1
         if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()
-        return True
 
 
 def _report(env: Hooks, groups: AppendLog) -> None:

@@ -1,8 +1,9 @@
-"""The formats of `export --items`: an item becomes a row that a trainer reads.
+"""The formats of `export --items`. Each format turns an item into a row that a trainer reads.
 
     Item ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
 
-Every row has the recipe of its item. The trainer's own code reads the other fields. Rows have no completion.
+Every row has the recipe of its item, with which this package makes the item again. The trainer's own code reads the
+other fields. The rows have no completions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PASS_RATE = "pass_rate"
 
 @dataclass(frozen=True)
 class Item:
-    """An item of the export. `index` is its place in the export, and `answer` is a right answer or None."""
+    """An item of the export. `index` counts the items of the export. `answer` is a right answer, or None if unknown."""
 
     problem: PromptedProblem
     split: Split
@@ -48,13 +49,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its row, the columns with their types, the file of each split, and where a row has its recipe."""
+    """A format of rows."""
 
     row: Callable[[Item], Row]
+    """Makes the row of an item."""
     columns: Mapping[str, Any]
     """Column -> type, as in `_arrow_type`. Empty for JSON lines."""
     files: Mapping[Split, str]
+    """The name of the file of each split, in the folder of the export."""
     recipe_in_python: str
+    """A Python expression for the recipe in a `row`. The card of the export shows it."""
 
     @property
     def is_parquet(self) -> bool:
@@ -76,7 +80,8 @@ def verl_row(item: Item) -> Row:
 def nemo_row(item: Item) -> Row:
     """A row for NeMo Gym: the request to the model, and the item for its reasoning_gym server.
 
-    The metadata has lost its types in JSON. The recipe in it lets `grade-server` make the item again.
+    JSON does not preserve the types in the metadata. Therefore the metadata also has the recipe, with which
+    `grade-server` makes the original item again.
     """
     problem = item.problem
     answer = problem.entry["answer"]
@@ -91,12 +96,12 @@ def nemo_row(item: Item) -> Row:
 
 
 def trl_row(item: Item) -> Row:
-    """The conversational prompt of TRL. Its trainer passes the other columns to the reward function."""
+    """A prompt in TRL's conversational format, and the recipe. TRL passes the recipe to the reward function."""
     return {"prompt": item.prompt, **item.recipe}
 
 
 def hf_row(item: Item) -> Row:
-    """All that a reader of the dataset may want to see."""
+    """TRL's columns, and columns for people who read the dataset."""
     problem = item.problem
     return {
         **trl_row(item),
@@ -164,7 +169,7 @@ ITEM_FORMATS = {
 
 
 def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
-    """Write the file of a format. Rows with a pass rate have one more column."""
+    """Write at least one row to a file of this format. If the rows have a pass rate, the file has one more column."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not form.is_parquet:
         lines = [json.dumps(row) + "\n" for row in rows]
@@ -183,7 +188,7 @@ def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
 
 
 def _arrow_type(kind: Any) -> Any:
-    """The type in Arrow of "text", "whole" or "number"; a list with one of them; or a dict of fields."""
+    """The type in Arrow. `kind` is "text", "whole" or "number", a list with one kind, or a dict of names and kinds."""
     import pyarrow
 
     if isinstance(kind, list):

@@ -1,12 +1,17 @@
-"""Remembers in the user's cache directory which draws of a task are its held-out questions.
+"""A cache of the draws that give the held-out questions of a task. It lies in the user's cache directory.
 
-    search: draw about ten items for each held-out question ──> numbers of the draws ──> FOLDER/TASK-HASH.json
-    later:  FOLDER/TASK-HASH.json ──> make these items only, compare each question with its digest
+    first run:   draw about ten items for each held-out question ──> numbers of the draws ──> FOLDER/TASK-HASH.json
+    later runs:  FOLDER/TASK-HASH.json ──> make only these items, and compare each question with its digest
 
-The files hold numbers and digests, not the items. The installed reasoning-gym makes every item again, and the
-question must have the recorded digest, so a damaged or outdated file never changes an evaluation. It only costs the
-search. Storing whole items would save these few seconds too, but JSON does not keep them intact (83 of 105 tasks hold
-tuples and the like), and reading a pickle executes whatever somebody has put into the file.
+The files hold numbers and digests, not items. The installed reasoning-gym makes every item again, and every question
+must have the recorded digest. If a file is damaged, or if it is outdated and a question has changed, the evaluation
+searches its questions as if there were no file. A digest cannot show that a draw outside the file has changed. This
+happens only in a checkout of reasoning-gym whose code changes while its version stays the same. Delete the folder after
+such a change.
+
+The files do not hold whole items, although reading them would save a few more seconds. JSON does not preserve the items
+of 83 of the 105 tasks, which contain tuples, for example. Reading a pickle executes any code that somebody has put into
+the file.
 """
 
 from __future__ import annotations
@@ -25,22 +30,23 @@ from pydantic import BaseModel, ConfigDict
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Part of every key. A new number makes all existing files unused."""
+"""A part of every key. After a change of this number, existing files are no longer used."""
 
 
 class RememberedDraws(BaseModel):
-    """The draws whose items are the questions of one task, in order."""
+    """The draws that give the questions of one task, in the order of the questions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     draws: list[tuple[int, str]]
-    """Number of the draw and `question_digest` of its question."""
+    """The number of each draw, and the `question_digest` of its question."""
 
 
 class QuestionCache:
-    """The remembered draws in `folder`, a file for each key. A key is everything that the questions depend on, as JSON.
+    """Remembered draws in the files of `folder`. Each key has its own file.
 
-    Neither method raises: without a readable and writable folder there is no cache.
+    A key holds everything that determines the questions, as JSON data. If the folder or a file cannot be read or
+    written, both methods log this and raise no error. The caller then works without a cache.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +58,7 @@ class QuestionCache:
         return cls(Path(user_cache_dir("reasoning_gym_environment")) / "held_out_questions")
 
     def read(self, task: str, key: Mapping[str, Any]) -> RememberedDraws | None:
-        """The draws stored under this key; None if there are none, or the file is damaged."""
+        """The draws stored under this key, or None if there is no file, or if the file cannot be read."""
         path = self._path(task, key)
         try:
             return RememberedDraws.model_validate_json(path.read_bytes())
@@ -60,11 +66,11 @@ class QuestionCache:
             return None
         # pydantic's ValidationError is a ValueError.
         except (OSError, ValueError) as error:
-            logger.warning("Ignoring %s, which is not readable (%s).", path, type(error).__name__)
+            logger.warning("Ignoring the remembered questions in %s (%s).", path, type(error).__name__)
             return None
 
     def write(self, task: str, key: Mapping[str, Any], remembered: RememberedDraws) -> None:
-        """Store the draws. Readers see the old file or the complete new file."""
+        """Store the draws under this key. Other processes see either the old file or the complete new file."""
         path = self._path(task, key)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,7 +6,8 @@
 `register` makes the environment known to `skyrl_gym`. An episode is one completion. SkyRL calls `init` and `step` in
 threads or in its event loop; both block until the workers have answered.
 
-A reward must be a float, and a completion without a score has none. Its reward is NaN, which `mask_unscored` replaces.
+SkyRL requires a float as the reward of every completion. A completion that could not be scored has no reward, so the
+environment returns NaN, and `mask_unscored` replaces it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **set
     """Register the environment with `skyrl_gym`. Call this in the process that generates.
 
     `settings` are arguments of `Tasks` that concern grading: modules, allow_unguarded, verification, partial_credit,
-    sandbox, numbers of workers, timeouts. Set `thinking_opened` if the chat template has already opened `<think>` in
-    the prompt. Raises skyrl_gym's RegistrationError if the name is registered already.
+    sandbox, numbers of workers, timeouts. Their values are JSON data. Set `thinking_opened` if the chat template has
+    already opened `<think>` in the prompt. Raises skyrl_gym's RegistrationError if the name is registered already.
     """
     skyrl_gym.register(
         id=env_class,
@@ -59,7 +60,10 @@ def _started(settings: str) -> RecentItems:
 
 
 def _items_for(settings: str) -> RecentItems:
-    """The items and workers for these arguments of `Tasks`, as JSON. They start once, and end with the process."""
+    """The items and workers for `settings`, which are arguments of `Tasks` as JSON.
+
+    The first call with these settings starts the workers. They end with this process.
+    """
     with _starting:
         return _started(settings)
 
@@ -90,7 +94,10 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         self._metrics: dict[str, float] = {}
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
-        """Start the workers, if this is the first episode. Raises EnvironmentSetupError if they do not start."""
+        """Return the prompt unchanged. The first episode starts the workers.
+
+        Raises EnvironmentSetupError if the workers do not start.
+        """
         _items_for(self._settings)
         return prompt, {}
 
@@ -98,7 +105,8 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         """Grade the completion, and end the episode.
 
         `metadata` has `task`, `level`, `outcome`, `unscored`, `score` (the verifier's) and `reason`. The reward of a
-        completion without a score is NaN.
+        completion without a score is NaN. Raises EnvironmentSetupError if the settings of `register` do not serve the
+        task of the row.
         """
         self.turns += 1
         items = _items_for(self._settings)
@@ -135,16 +143,18 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def get_metrics(self) -> dict[str, float]:
-        """Numbers of this episode, which SkyRL averages over the episodes that have them."""
+        """The metrics of this episode. SkyRL averages each metric over the episodes that report it."""
         return self._metrics
 
 
 def mask_unscored(batch: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
-    """Exclude completions without a score from training. `batch` and `output` are of SkyRL's `generate`.
+    """Exclude completions without a score from training.
 
-    The loss mask of such a completion becomes 0. Its reward becomes the mean reward of the other completions of its
-    prompt, or of the batch if its prompt has no score, so that it does not change the mean that others are compared
-    with. If nothing in the batch has a score, the rewards are 0, everything is masked, and an error is logged.
+    `batch` is the argument of SkyRL's `generate`, and `output` is its result. The returned output has a loss mask of 0
+    for each completion without a score. The reward of such a completion is the mean reward of the scored completions of
+    its prompt, or of the whole batch if its prompt has none. So it does not change the mean reward, which the trainer
+    subtracts from the other rewards. If no completion of the batch has a score, all rewards and loss masks are 0, and
+    the function logs an error.
     """
     rewards = list(output["rewards"])
     masks = list(output["loss_masks"])
@@ -157,19 +167,19 @@ def mask_unscored(batch: Mapping[str, Any], output: Mapping[str, Any]) -> dict[s
     in_batch = [total for total in totals if not math.isnan(total)]
     if not in_batch:
         logger.error(
-            "None of the %d completions of this batch has a score. The warnings say why.",
+            "None of the %d completions of this batch has a score. All are masked. Earlier warnings have the reasons.",
             len(totals),
         )
     for row, total in enumerate(totals):
         if math.isnan(total):
-            mean = fmean(scored[prompts[row]] or in_batch or [0.0])
-            rewards[row] = _with_total(rewards[row], mean)
+            comparable = scored[prompts[row]] or in_batch or [0.0]
+            rewards[row] = _with_total(rewards[row], fmean(comparable))
             masks[row] = [0] * len(masks[row])
     return {**output, "rewards": rewards, "loss_masks": masks}
 
 
 def _prompts(batch: Mapping[str, Any], output: Mapping[str, Any]) -> list[str]:
-    """For each completion, the prompt to which it belongs."""
+    """The prompt of each completion. Without trajectories, all completions count as completions of one prompt."""
     trajectories = output.get("trajectory_ids") or batch.get("trajectory_ids")
     if trajectories is None:
         return [""] * len(output["rewards"])
@@ -177,7 +187,7 @@ def _prompts(batch: Mapping[str, Any], output: Mapping[str, Any]) -> list[str]:
 
 
 def _total(reward: float | Sequence[float]) -> float:
-    """SkyRL has a reward for each completion, or for each of its tokens."""
+    """The reward of a completion. SkyRL has either this number, or a number for each token; then their sum counts."""
     return sum(reward) if isinstance(reward, Sequence) else reward
 
 

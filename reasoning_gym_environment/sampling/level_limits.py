@@ -1,14 +1,14 @@
-"""The levels of its ladder that a task may use. A level is closed if its items often cannot be made.
+"""The levels that each task may still use. A level is closed if too many of its items fail.
 
-    an item is too long, before KNOWN_ITEMS items of its level were seen           ──> the level is closed
-    LATE_ITEMS of a level's last KNOWN_ITEMS items, and LATE_SHARE of them, fail    ──> the level is closed
+    an item is too long, and the level has had less than KNOWN_ITEMS items            ──> the level is closed
+    at least LATE_ITEMS of the last KNOWN_ITEMS items fail, and LATE_SHARE of them    ──> the level is closed
 
-An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item of which
-the workers die does not count: usually the machine is short of memory, and then the items of all levels fail.
+An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item does not
+fail if its workers die. The usual cause is a lack of memory, and then such items would close the levels of all tasks.
 
-In a run of weeks, three of thousands of items are late by chance, and one is too long. A closed level does not open
-again, so a level is closed only if its items fail often. A task's lowest level is never closed, because there is no
-easier level to fall back on: the stream skips its failing items one by one. Results are processed in item order, so the
+A closed level does not open again. In a run of weeks with thousands of items, a few items are late or too long by
+chance, and they must not close a level. The lowest level of a task is never closed, because there is no easier level.
+Instead, the stream skips each of its failing items. The stream reports the items in the order of their index, so the
 open levels do not depend on which worker was faster.
 """
 
@@ -17,7 +17,9 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from ..tasks.difficulty_ladder import Ladder, Level
 from .item_maker import TOO_LONG, loading
@@ -25,7 +27,7 @@ from .item_maker import TOO_LONG, loading
 logger = logging.getLogger(__name__)
 
 KNOWN_ITEMS = 100
-"""Number of recent items of a level that count. A level with so many items is not closed for one long question."""
+"""Only this many recent items of a level count. After this many items, a single long question closes no level."""
 
 LATE_ITEMS = 3
 """A level is closed only if at least this many of its recent items failed."""
@@ -39,6 +41,14 @@ LevelKey: TypeAlias = tuple[str, int]
 
 Window: TypeAlias = deque[bool]
 """Whether each of the last KNOWN_ITEMS items of a level failed."""
+
+
+class _SavedLimits(BaseModel):
+    """The form of a `state_dict`. The number in `recent` is the length of a window without failures."""
+
+    closed: list[tuple[str, int, str]] = []
+    recent: list[tuple[str, NonNegativeInt, Annotated[int, Field(ge=0, le=KNOWN_ITEMS)] | list[bool]]] = []
+    replaced: dict[str, NonNegativeInt] = {}
 
 
 class LevelLimits:
@@ -56,21 +66,22 @@ class LevelLimits:
         return self._open_down_from(task, index)[0]
 
     def top_level(self, task: str) -> int:
-        """The highest level of the task that has no closed level below it."""
+        """The level below the lowest closed level of the task, or its last level if none is closed."""
         closed = [level for name, level in self._closed if name == task]
         return min(closed, default=len(self._ladders[task])) - 1
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
-        """The level `index`, even if it has closed since it was chosen, and the open levels below it, highest first.
+        """The level `index` and the open levels below it, the highest first.
 
-        An index above the ladder means its last level.
+        The first level may be closed, because it may have closed after it was chosen. An index above the ladder means
+        the last level.
         """
-        top = self._ladders[task].levels[: index + 1][-1]
-        below = self._open_down_from(task, top.index - 1) if top.index else []
-        return [top, *below]
+        ladder = self._ladders[task]
+        top = min(index, len(ladder) - 1)
+        return [ladder.levels[top], *self._open_down_from(task, top - 1)]
 
     def made(self, task: str, level: int) -> None:
-        """Count an item of this level that was in time and fits."""
+        """Count an item of this level that did not fail."""
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
@@ -79,10 +90,11 @@ class LevelLimits:
             return
         self._replaced[reason] += 1
         window = self._window(task, level)
-        is_too_long = reason == TOO_LONG and len(window) < KNOWN_ITEMS
-        window.append(not is_too_long)
+        closes_at_once = reason == TOO_LONG and len(window) < KNOWN_ITEMS
+        # An item that closes its level at once is not recorded as a failure.
+        window.append(not closes_at_once)
         fails_often = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
-        if (task, level) not in self._closed and (is_too_long or fails_often):
+        if (task, level) not in self._closed and (closes_at_once or fails_often):
             self._closed[task, level] = reason
             logger.warning(
                 "Level %d of %s is not used from here on (%s): %s.",
@@ -102,7 +114,7 @@ class LevelLimits:
     def state_dict(self) -> dict[str, Any]:
         """Closed levels and recent failures, as JSON.
 
-        A window without failures is saved as its length, and only when it is full. Most levels have such a window.
+        Most windows have no failure. Such a window is saved as its length if it is full, and otherwise not at all.
         """
         recent: list[list[Any]] = []
         for (task, level), window in self._recent.items():
@@ -120,22 +132,20 @@ class LevelLimits:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
 
-        Tasks and levels that are not served here are ignored. Raises EnvironmentSetupError, and changes nothing, if
-        the state is malformed.
+        Closed levels that no task has here are dropped. Raises EnvironmentSetupError, and changes nothing, if the state
+        is malformed.
         """
         with loading("level limits"):
-            closed: dict[LevelKey, str] = {}
-            for task, level, reason in state.get("closed", []):
-                if self._can_be_closed(task, level):
-                    closed[task, level] = reason
-            recent: dict[LevelKey, Window] = {}
-            for task, level, saved in state.get("recent", []):
-                failed = [False] * saved if isinstance(saved, int) else saved
-                recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
-            replaced = Counter(state.get("replaced", {}))
-        self._closed = closed
-        self._recent = recent
-        self._replaced = replaced
+            saved = _SavedLimits.model_validate(dict(state))
+        self._closed = {}
+        for task, level, reason in saved.closed:
+            if self._can_be_closed(task, level):
+                self._closed[task, level] = reason
+        self._recent = {}
+        for task, level, window in saved.recent:
+            failed = [False] * window if isinstance(window, int) else window
+            self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
+        self._replaced = Counter(saved.replaced)
 
     def _open_down_from(self, task: str, index: int) -> list[Level]:
         levels = self._ladders[task].levels[: index + 1]

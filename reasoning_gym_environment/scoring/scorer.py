@@ -111,25 +111,27 @@ class Scorer:
     ) -> list[Score]:
         """One Score for each completion, in order.
 
-        A verifier sees neither invalid completions nor completions without an answer.
+        Invalid completions, and completions without an answer, do not reach a verifier.
         """
-        # An invalid completion is treated as empty, so that its answer is not graded.
+        # An invalid completion counts as empty text, so no answer is found in it, and the grader does not get it.
         texts = ["" if completion.invalid_reason else completion.text for completion in completions]
         may_be_empty = problem.entry.get("answer") == ""
         extractions = [
             extract_answer(text, thinking_opened=thinking_opened, may_be_empty=may_be_empty) for text in texts
         ]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
-        verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
-        scores_of_answers = map(self._score_of_verdict, answers, verdicts)
+        verdicts: list[Verdict] = []
+        if answers:
+            verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers)
+        unused_verdicts = iter(verdicts)
         scores: list[Score] = []
         for completion, extraction in zip(completions, extractions, strict=True):
             if completion.invalid_reason:
                 score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.invalid_reason)
-            elif extraction.failure:
+            elif extraction.answer is None:
                 score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
             else:
-                score = next(scores_of_answers)
+                score = self._score_of_verdict(extraction.answer, next(unused_verdicts))
             _log_score(problem.task, len(scores), score)
             scores.append(score)
         self._signal.observe(completions, scores)
@@ -158,7 +160,9 @@ def _outcome(verdict: Verdict) -> Outcome:
 
 
 def _log_score(task: str, number: int, score: Score) -> None:
-    found = f"no answer ({score.failure.value})" if score.failure else f"answer {score.answer!r:.200}"
+    found = f"answer {score.answer!r:.200}"
+    if score.failure:
+        found = f"no answer ({score.failure.value})"
     logger.debug(
         "%s, completion %d: %s, score %.3f, outcome %s. %s",
         task,
@@ -177,9 +181,9 @@ async def score_with_retry(
     *,
     thinking_opened: bool,
 ) -> list[Score]:
-    """Score the completions, and score those a second time that the grader failed to score.
+    """Score the completions. If the grader fails to score some of them, score these completions a second time.
 
-    The grader can fail because this machine was busy. Then the second time usually gives a score.
+    The grader can fail because the machine is busy. The second attempt then usually succeeds.
     """
     scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
     failed = []
@@ -195,16 +199,18 @@ async def score_with_retry(
 
 
 FIRST_CHECK = 15
-"""The first check looks at this many completions. Each later check looks at ten times as many new completions."""
+"""The first check comes after this many completions. Each further check comes after ten times as many new completions
+as the previous check."""
 NEARLY_ALL = 0.9
-"""The share of completions without an answer, or of truncated completions, from which there is a warning."""
+"""A check warns if at least this share of the completions has no answer, or is truncated."""
 
 
 class SignalWatch:
     """Warns if the model can hardly learn anything from its completions.
 
-    That is the case if nearly all completions have no readable answer, if nearly all are truncated, or if all have the
-    same score. The first check ignores equal scores, because few completions can be equal by chance.
+    The warning comes if nearly all completions have no readable answer, if nearly all completions are truncated, or if
+    all completions have the same score. The first check ignores equal scores, because the scores of a few completions
+    can be equal by chance.
     """
 
     def __init__(self) -> None:
@@ -259,7 +265,7 @@ PartialCredit = Literal["exact", "native"]
 
 
 def base_reward(score: Score, partial_credit: PartialCredit) -> float:
-    """The reward for a score alone, in [0, 1]. It does not depend on the other completions of the group.
+    """The reward in [0, 1] that a score earns, regardless of the other completions of the group.
 
     A right answer earns 1. With `exact`, any other answer earns 0. With `native`, it earns the score of reasoning-gym's
     verifier, or 0 if that verifier considers the answer right.
@@ -283,12 +289,13 @@ def rollouts_of(
 
     `completions` and `scores` have equal length and belong to one problem. `max_token_length` counts the tokens of
     prompt and completion. Completions with fewer than `min_tokens` tokens get a mask reason, so that the trainer does
-    not learn from them. If `mask_too_long` is set, so do completions that the token limit cut off.
+    not learn from them. If `mask_too_long` is set, completions that the token limit cut off get a mask reason too.
     """
     base_rewards = [base_reward(score, partial_credit) for score in scores]
     lengths = [len(completion.tokens) for completion in completions]
-    # The penalty applies only if every value of the group is right. Unscored completions get the mean before it, so
-    # that they do not prevent the penalty. The penalty changes the mean, so they get the new mean after it.
+    # The penalty applies only if every completion of the group is right. Unscored completions first get the mean of
+    # the others, because a reward of 0 would prevent the penalty. The penalty changes this mean, so afterwards the
+    # unscored completions get the new mean.
     penalised = length_penalty(neutral_if_unscored(scores, base_rewards), lengths, max_token_length)
     rewards = neutral_if_unscored(scores, penalised)
     rollouts = []
@@ -331,8 +338,10 @@ def _mean(values: Sequence[float]) -> float:
     """The mean, or 0 without values. If all values are equal, the mean is exactly this value."""
     if not values:
         return 0.0
-    # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
-    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
+    # The computed mean of equal numbers may differ from them in the last digit, which would look like a signal.
+    if len(set(values)) == 1:
+        return values[0]
+    return sum(values) / len(values)
 
 
 def mask_reason(
@@ -345,7 +354,7 @@ def mask_reason(
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
     A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
-    A completion that is too short or invalid stays only because Atropos drops a group with a missing sequence.
+    A completion that is too short or invalid stays in its group, because Atropos drops a group with a missing sequence.
     """
     if completion.invalid_reason is not None:
         return completion.invalid_reason

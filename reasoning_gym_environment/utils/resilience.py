@@ -1,14 +1,14 @@
 """Tools for work that takes too long or hangs, for outages, and for events that happen thousands of times.
 
 `with_deadline` cancels a coroutine at its deadline. `supervise` cancels coroutines when another coroutine ends.
-`running` ends a process with its block. `BackgroundCalls` makes calls that may hang. `Outage` logs the beginning and
-the end of an outage and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the
-first event of a kind in full, and a summary after every hundred events.
+`running` starts a process, and ends it when the `async with` block ends. `BackgroundCalls` makes calls that may hang.
+`Outage` logs the beginning of an outage, its end, and a reminder every minute, and it increases the delay between
+attempts. `RepeatedEvents` logs the first event of a kind in full, and a summary after every hundred events.
 
 asyncio has similar tools, with two defects that a run cannot tolerate. If a cancellation arrives together with a
-result, `asyncio.wait_for` of Python 3.10 and 3.11 returns the result and loses the cancellation: a main loop that
-should stop would continue. The interpreter joins the threads of `asyncio.to_thread` when the process ends: a thread
-that hangs, for example in a call to a file system, would block the exit forever.
+result, `asyncio.wait_for` of Python 3.10 and 3.11 returns the result and loses the cancellation. A main loop that
+should stop would then continue. When the process ends, the interpreter waits for the threads of `asyncio.to_thread`. A
+thread that hangs, for example in a call to a file system, would block the exit forever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ T = TypeVar("T")
 async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
     """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
 
-    Raises TimeoutError if `work` has no result by then. Always waits until `work` has ended.
+    Raises TimeoutError if `work` has no result by then, or if other code cancels it. Waits until `work` has ended, also
+    if it takes long to react to the cancellation.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -49,13 +50,17 @@ async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
 
 
 async def supervise(work: Any, *others: Any) -> None:
-    """Wait for the end of `work`, then cancel `others`. If any of them raises an exception first, raise it."""
-    tasks = [asyncio.ensure_future(awaited) for awaited in (work, *others)]
+    """Wait until `work` ends, then cancel `others`.
+
+    Raises the exception of `work`, or the first exception of `others` before `work` ends.
+    """
+    main = asyncio.ensure_future(work)
+    tasks = [main, *map(asyncio.ensure_future, others)]
+    unfinished = set(tasks)
     try:
-        while not tasks[0].done():
-            running = [task for task in tasks if not task.done()]
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+        while main in unfinished:
+            finished, unfinished = await asyncio.wait(unfinished, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
                 task.result()
     finally:
         await cancel_and_wait(tasks)
@@ -70,7 +75,10 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
 
 
 class BackgroundCalls:
-    """Makes one call at a time, in order of submission. Each call has a daemon thread, which cannot block the exit."""
+    """Makes one call at a time, in the order of submission.
+
+    Each call has its own daemon thread, because the exit of the process does not wait for daemon threads.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -82,30 +90,32 @@ class BackgroundCalls:
         return self._last.is_alive()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Schedule a call. The result belongs to the running event loop, and the caller may ignore it.
+        """Schedule a call. The returned future belongs to the running event loop. The caller need not await it.
 
-        Cancelling the result withdraws the call if it has not begun.
+        A cancellation of the future withdraws the call if it has not begun.
         """
         result: Future[T] = Future()
-        before = self._last
+        previous = self._last
 
         def make_the_call() -> None:
-            if before.ident is not None:
-                before.join()
+            if previous.ident is not None:
+                previous.join()
             if result.set_running_or_notify_cancel():
                 try:
                     result.set_result(function(*arguments))
                 except BaseException as error:  # noqa: BLE001
                     result.set_exception(error)
 
-        self._last = threading.Thread(target=make_the_call, name=self._name, daemon=True)
-        self._last.start()
+        thread = threading.Thread(target=make_the_call, name=self._name, daemon=True)
+        # If the system allows no further thread, this raises, and the next call still waits for the previous call.
+        thread.start()
+        self._last = thread
         return asyncio.wrap_future(result)
 
 
 @contextlib.asynccontextmanager
 async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Process]:
-    """Run `python -m module arguments` in a new session, with its output in `log`. It ends with the block."""
+    """Run `python -m module arguments` in a new session, with its output in `log`, until the block ends."""
     command = [sys.executable, "-m", module, *arguments]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -119,7 +129,11 @@ async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Proc
 
 async def stop(process: Process) -> int:
     """Ask the process to end, and kill it after 10 seconds. Returns its exit code."""
-    # The methods of the process would take its exit code away from the event loop, which waits for it.
+    if process.returncode is not None:
+        # By now, the system may have given the number of this process to another process.
+        return process.returncode
+    # `process.terminate()` might collect the exit code of a process that has just ended. The event loop, which waits
+    # for this exit code, would then never receive it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -129,10 +143,11 @@ async def stop(process: Process) -> int:
 
 
 async def fail_if_it_ends(process: Process, name: str, log: Path) -> None:
-    """Never returns. Raises EnvironmentSetupError when the process ends, because it should keep running."""
+    """Wait until the process ends, then raise EnvironmentSetupError, because the process should keep running."""
     code = await process.wait()
     printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
-    last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
+    lines = printed.strip().splitlines() or ["it printed nothing"]
+    last = lines[-1]
     raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (full output: {log})")
 
 
@@ -181,31 +196,31 @@ class Outage:
         return 0.0 if self.began is None else self._clock() - self.began
 
     def failed(self, detail: str, remedy: str = "") -> float:
-        """Note a failed attempt; returns the seconds to wait before the next one."""
-        now = self._clock()
+        """Note a failed attempt. Returns the seconds to wait before the next attempt."""
+        failed_at = self._clock()
         if self.began is None:
-            self.began = now
-            self._remind_at = now
+            self.began = failed_at
+            self._remind_at = failed_at
             self._delay_s = self._first_delay_s
             self._count += 1
-        if now >= self._remind_at:
-            self._remind_at = now + REMIND_S
-            duration = f", for {self.lasted_s:.0f} s now" if now > self.began else ""
-            action = remedy and f"; {remedy}"
+        if failed_at >= self._remind_at:
+            self._remind_at = failed_at + REMIND_S
+            duration = f", for {self.lasted_s:.0f} s now" if failed_at > self.began else ""
+            action = f"; {remedy}" if remedy else ""
             self._logger.warning("%s is unavailable%s (%s)%s.", self._who, duration, detail.rstrip("."), action)
         delay = self._delay_s
         self._delay_s = min(2 * delay, self._max_delay_s)
         return delay
 
     def over(self) -> None:
-        """Note a successful attempt. Has no effect without an outage."""
+        """Note a successful attempt, which ends the outage. Has no effect if there is none."""
         if self.began is not None:
             self._logger.warning("%s is back after %.0f s.", self._who, self.lasted_s)
             self._past_s += self.lasted_s
             self.began = None
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """`{prefix}_outages` and `{prefix}_outage_seconds` since the start; empty if there was none."""
+        """`{prefix}_outages` and `{prefix}_outage_seconds` since the start. Empty if there was no outage."""
         if not self._count:
             return {}
         return {f"{prefix}_outages": float(self._count), f"{prefix}_outage_seconds": self._past_s + self.lasted_s}
@@ -221,7 +236,7 @@ class RepeatedEvents:
         self.last_detail = ""
 
     def note(self, kind: str, detail: str) -> None:
-        """Count one event; log it if it is the first of its kind."""
+        """Count an event. Log it if it is the first of its kind, and a summary after every hundredth event."""
         self.counts[kind] += 1
         self.last_detail = detail
         if self.counts[kind] == 1:
@@ -232,7 +247,7 @@ class RepeatedEvents:
             self._summarise(kind)
 
     def summarise(self) -> None:
-        """Log one line for each kind of event that was repeated since its last line."""
+        """Log a summary of each kind of event that has occurred again since its last log line."""
         for kind in list(self._unreported):
             self._summarise(kind)
 

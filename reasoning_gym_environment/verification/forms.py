@@ -2,9 +2,9 @@
 
     answer ── reader of the task ──> value == value of the item's own answer?
 
-`READERS` lists, for most of these tasks, the reader that turns both answers into values. The functions in this module
-check the other tasks, where the item's own answer alone does not decide. Tasks with many right answers are in
-validators.py.
+`READERS` has the reader of most of these tasks. The reader turns the given answer and the item's own answer into
+values, and the answer is right if both values are equal. For the other tasks this comparison is too strict or too
+lenient, so a function of this module checks each of them. Tasks with many right answers are in validators.py.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from .readers import (
 Reader = Callable[[str], Any]
 
 MAX_FACTORS = 500
+"""An answer to prime_factorization with more factors than this is wrong."""
 
 _HEDGES = frozenset(
     {
@@ -105,17 +106,17 @@ _HEDGES = frozenset(
         "negative",
     }
 )
-"""Words of a question that would change the meaning of a number if the answer repeated them."""
+"""Words that change the meaning of a number. An answer must not contain them, even if the question does."""
 _SENTENCE_END = re.compile(r"(?<!Mr)(?<!Mrs)(?<!Ms)(?<!Dr)[.?!:]\s+")
 
 
 def gsm_symbolic(entry: Entry, answer: str) -> bool:
-    """A number, with words of the sentence that asks for it.
+    """The right number. Words of the question's last sentence may surround it.
 
     If the question gives hours and asks for minutes, `8 hours` is wrong.
     """
-    question = str(entry.get("question", "")).partition("Give the result")[0].rstrip()
-    last_sentence = _SENTENCE_END.split(question)[-1].lower()
+    question, _, _ = str(entry.get("question", "")).partition("Give the result")
+    last_sentence = _SENTENCE_END.split(question.rstrip())[-1].lower()
     words = {"in", "total"}
     words.update(WORD.findall(last_sentence))
     words -= _HEDGES
@@ -126,20 +127,21 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
 
 
 _BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
-"""No digit of these bases is the letter of its prefix."""
+"""In these bases, the letter of the prefix is not a digit, so removing the prefix does not change the number."""
 
 
 def base_conversion(entry: Entry, answer: str) -> bool:
-    """Digits in the target base, also with the base as an index or prefix: `101_2`, `0b101`, `1,234`.
+    """The digits in the target base. The base may be an index or a prefix: `101_2`, `0b101`.
 
-    Leading zeros do not matter.
+    Leading zeros, blanks and commas between digits do not matter.
     """
     base = entry["metadata"]["target_base"]
     index = rf"_ ?(?:{base}|\{{ ?{base} ?\}}|\( ?{base} ?\))\Z"
     digits = re.sub(index, "", letters(plain_number(answer)))
     digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))
-    return digits.lstrip("0") == right.lstrip("0")
+    # An answer without a digit is not 0.
+    return digits != "" and digits.lstrip("0") == right.lstrip("0")
 
 
 _INDIAN_THOUSANDS = re.compile(r"(?<=\d),(\d\d)(?=,)", re.ASCII)
@@ -147,7 +149,10 @@ _INDIAN_THOUSANDS = re.compile(r"(?<=\d),(\d\d)(?=,)", re.ASCII)
 
 
 def number_format(entry: Entry, answer: str) -> bool:
-    """Candidates are sums of numbers with three decimals, so some of them have the noise of floats."""
+    """The chosen candidate, exactly or with at least six decimals.
+
+    A candidate is a sum of two floats with three decimals, so its last digits may be rounding errors.
+    """
     right = Fraction(entry["metadata"]["solution"])
     plain = _INDIAN_THOUSANDS.sub(r"\1", answer)
     return is_rounded(plain, right, finest=Fraction(1, 10**6))
@@ -160,7 +165,7 @@ _DEGREES = re.compile(
 
 
 def advanced_geometry(entry: Entry, answer: str) -> bool:
-    """Numbers with three decimals. Angles are also right with two, because the item's own answer has two."""
+    """Numbers with at least three decimals. Two are enough for an angle, because the item's own answer has two."""
     metadata = entry["metadata"]
     task_type = metadata["task_type"]
     plain = plain_number(answer)
@@ -182,10 +187,10 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
 
 
 def coin_flip(entry: Entry, answer: str) -> bool:
-    """A fraction, or a number or percentage whose digits are all right and whose error is relatively small.
+    """The exact fraction, or a rounded number or percentage.
 
-    The error must also be small relative to the probability of the contrary, so only 0 and 1 mean that an outcome is
-    certain.
+    Every digit of a rounded number must be right. Its error must be small compared with the probability, and compared
+    with the probability of the opposite outcome. Otherwise 0 or 1 would be right for an outcome that is nearly certain.
     """
     ratio = entry["metadata"]["rational"]
     right = Fraction(ratio["numerator"], ratio["denominator"])
@@ -197,9 +202,11 @@ def coin_flip(entry: Entry, answer: str) -> bool:
         share = share.rstrip("%\\ ")
         whole = 100
     error = abs(number(share) / whole - right)
-    noise = right / 10**9
+    rounding_error = right / 10**9
     tolerance = min(Fraction(1, 10**4), right / 50, (1 - right) / 50)
-    return error <= max(tolerance, noise) and is_rounded(share, right * whole, finest=Fraction(whole))
+    if error > max(tolerance, rounding_error):
+        return False
+    return is_rounded(share, right * whole, finest=Fraction(whole))
 
 
 _DECIMAL = re.compile(r"(\d+)\.(\d+)")
@@ -208,15 +215,16 @@ _DECIMAL = re.compile(r"(\d+)\.(\d+)")
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     """Every digit must be right, and the answer needs at least as many decimals as the question.
 
-    The item's own answer is rounded after each step, so its last digits can differ from the exact value. Both values
-    are right.
+    reasoning-gym rounds its own answer after each step, so the last digits can differ from the exact value. Both values
+    are accepted.
     """
     question = str(entry["question"])
-    places = max(map(len, re.findall(r"\.(\d+)", question)), default=0)
-    finest = Fraction(1, 10**places)
-    # The expression precedes the last `=` of the question.
-    expression = question.rpartition("=")[0].rpartition("\n")[2]
-    exact = evaluate(_DECIMAL.sub(_as_quotient, expression))[0]
+    lengths = map(len, re.findall(r"\.(\d+)", question))
+    finest = Fraction(1, 10 ** max(lengths, default=0))
+    # The expression is on the line of the last `=`, before the `=`.
+    before_equals, _, _ = question.rpartition("=")
+    _, _, expression = before_equals.rpartition("\n")
+    exact, _ = evaluate(_DECIMAL.sub(_as_quotient, expression))
     own = Fraction(str(entry["answer"]))
     return is_rounded(answer, own, finest=finest) or is_rounded(answer, exact, finest=finest)
 
@@ -228,7 +236,7 @@ def _as_quotient(decimal: re.Match[str]) -> str:
 
 
 def power_function(entry: Entry, answer: str) -> bool:
-    """Three or more significant figures, all of them right."""
+    """A number with at least three significant figures. Every figure must be right."""
     right = Decimal(str(entry["answer"]))
     third_figure = Fraction(10) ** (right.adjusted() - 2)
     return is_rounded(
@@ -240,7 +248,7 @@ def power_function(entry: Entry, answer: str) -> bool:
 
 
 def pool_matrix(entry: Entry, answer: str) -> bool:
-    """A matrix of numbers with two decimals."""
+    """A matrix of numbers with at least two decimals."""
     given = grid(answer)
     right = entry["metadata"]["solution"]
     if len(given) != len(right):
@@ -264,11 +272,12 @@ _FOURTH_DECIMAL = Fraction(1, 10**4)
 
 
 def polynomial_equations(entry: Entry, answer: str) -> bool:
-    """All real roots, rounded or cut off at the fourth decimal.
+    """All real roots with at least four decimals, in any order.
 
-    The question says `rounding down when the 5th decimal is 5 or greater`, so both are accepted.
+    The last digit may be rounded or cut off, because the question says `rounding down when the 5th decimal is 5 or
+    greater`.
     """
-    # reasoning-gym, which made the item, has imported it.
+    # reasoning-gym has already imported sympy. The parent process also imports this module, and does not need sympy.
     import sympy
 
     metadata = entry["metadata"]
@@ -291,7 +300,7 @@ def _is_root(text: str, exact: Fraction, own: Fraction) -> bool:
 
 
 def codeio(entry: Entry, answer: str) -> bool:
-    """The same data as the item's own answer, or the same words if that answer is no data."""
+    """The same data as in the item's own answer. If that answer is not JSON, the same words."""
     own = str(entry["answer"])
     try:
         expected = literal(own)
@@ -303,7 +312,7 @@ def codeio(entry: Entry, answer: str) -> bool:
 def _is_same_data(given: Any, right: Any) -> bool:
     """Whether both have the same types and values at every level.
 
-    57.0 is the same as 57, and a tuple is the same as a list. The last digits of a float may be rounded.
+    57.0 is the same as 57, and a given tuple is the same as a list. The last digits of a float may be rounded.
     """
     if isinstance(right, dict) and isinstance(given, dict):
         if given.keys() != right.keys():
@@ -321,10 +330,14 @@ def _is_same_data(given: Any, right: Any) -> bool:
 
 
 def prime_factorization(entry: Entry, answer: str) -> bool:
+    """The prime factors in any order. Equal factors may be written as a power with a positive exponent."""
     factors: Counter[int] = Counter()
     for power in re.split("[*x,]", product_of_powers(answer), maxsplit=MAX_FACTORS):
         base, _, exponent = re.sub("[{}]", "", power).partition("^")
-        factors[integer(base)] += integer(exponent or "1")
+        times = integer(exponent or "1")
+        if times < 1:
+            return False
+        factors[integer(base)] += times
     return factors == Counter(entry["metadata"]["factors"])
 
 
@@ -334,20 +347,22 @@ _UNIT_MS = {
     "D days, HH:MM": 60_000,
     "HH:MM:SS.mmm": 1,
 }
-"""Milliseconds in the smallest unit of an answer format. Other formats count seconds."""
+"""Milliseconds in the smallest unit of an answer format. The smallest unit of other formats is a second."""
 
 
 def time_intervals(entry: Entry, answer: str) -> bool:
-    """The exact duration, cut off to the unit of the format.
+    """The exact duration in whole units of the answer format.
 
-    Where the format has milliseconds, half of the items' own answers are a millisecond short.
+    The item's own answer cannot decide: with milliseconds in the format, it is a millisecond too short in half of the
+    items.
     """
     metadata = entry["metadata"]
     start = datetime.fromisoformat(metadata["start_time"])
     end = datetime.fromisoformat(metadata["end_time"])
     elapsed_ms = (end - start) // timedelta(milliseconds=1)
     unit_ms = _UNIT_MS.get(metadata["expected_format"], 1000)
-    return duration(answer) * 1000 == elapsed_ms // unit_ms * unit_ms
+    whole_units = elapsed_ms // unit_ms
+    return duration(answer) * 1000 == whole_units * unit_ms
 
 
 _INEQUALITIES = re.compile("[<>∧∨^vV]")
@@ -435,13 +450,13 @@ READERS: Mapping[str, Reader] = {
     "word_sorting": items,
     "zebra_puzzles": number_or_word,
 }
-"""The reader of each task whose right answers all have the value of the item's own answer."""
+"""Task -> reader. Every right answer to such a task has the same value as the item's own answer."""
 
 
 def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
     own = str(entry["answer"])
     if not own:
-        # The rules of `ab` and of `string_manipulation` can delete everything.
+        # The rules of `ab` and of `string_manipulation` can delete the whole text. Then the right answer is empty.
         return not strip_markup(answer)
     return read(answer) == read(own)
 

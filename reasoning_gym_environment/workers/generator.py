@@ -1,10 +1,10 @@
-"""Makes items in worker processes: an item that never ends delays only itself.
+"""Makes items in worker processes, so that an item that never ends delays no other item.
 
     ProcessGenerator ── a pool of ──> WorkerProcess ── socket ──> generation_worker.py
 
 The pool ends a worker whose item is late, and starts another worker. If a worker dies, another worker tries to make its
-item. Every worker runs with the same hash seed, because some of reasoning-gym's items depend on it: the same seed and
-config give the same item in every process.
+item. Every worker runs with the same hash seed, because some of reasoning-gym's items depend on it. Therefore the same
+seed and config give the same item in every process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from .protocol import Imports
 logger = logging.getLogger(__name__)
 
 ITEM_TIMEOUT_S = 5.0
-"""The limit of processor time for an item, in seconds. An item of a lower level replaces an item that takes longer."""
+"""The limit of processor time for an item, in seconds. In training, an easier item replaces an item above the limit."""
 WALL_FACTOR = 12.0
 """The limit of elapsed time for an item, as a multiple of its limit of processor time."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
+"""The counts that the metrics always have, even if they are 0."""
 
 
 class ProcessGenerator:
     """Makes items on `num_workers` processes, one item at a time on each.
 
-    `timeout_s` is the processor time that an item may take, so a busy machine causes no timeouts.
-    An item that does not compute is abandoned after WALL_FACTOR times as much elapsed time. The workers import
+    `timeout_s` is the processor time that an item may take. On a busy machine, an item may take more elapsed time, but
+    at most WALL_FACTOR times `timeout_s`, because an item that only waits uses no processor time. The workers import
     reasoning-gym from the folder `library_path` (a checkout's root or the installed package), and `task_modules`.
     """
 
@@ -78,17 +79,18 @@ class ProcessGenerator:
     ) -> dict[str, Any]:
         """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
 
-        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die,
-        NoRightAnswerError if `answerable` is set and no answer is right, GenerationError if reasoning-gym fails,
-        and PoolClosedError if the generator is not running.
+        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die, NoRightAnswerError if
+        `answerable` is set and no answer is right, GenerationError if reasoning-gym fails, and PoolClosedError if the
+        generator is not running.
         """
         name = f"{task} with seed {seed}"
         job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)
+        limit_s = WALL_FACTOR * self._timeout_s
         try:
-            reply = await self._pool.ask(pickle.dumps(job), WALL_FACTOR * self._timeout_s, name)
+            reply = await self._pool.ask(pickle.dumps(job), limit_s, name)
         except TimeoutError:
             self._counts["timed_out"] += 1
-            limit = f"{self._timeout_s:g} s of processor time"
+            limit = f"{self._timeout_s:g} s of processor time and {limit_s:g} s of elapsed time"
             raise GenerationTimeoutError(f"{name}: not made within {limit}") from None
         except WorkerDiedError as error:
             self._counts["failed"] += 1
@@ -103,17 +105,18 @@ class ProcessGenerator:
         return item
 
     def metrics(self) -> dict[str, float]:
-        """Items made, failed and timed out, and workers replaced, since the start."""
+        """Numbers of items that were made, failed or timed out, and of worker restarts, since the start."""
         return {f"generation/{name}": float(self._counts[name]) for name in COUNTERS}
 
     async def close(self) -> None:
-        """Kill all workers and wait for their end. Safe to call twice."""
+        """Kill all workers, wait until they have ended, and remove their files. Safe to call twice."""
         await self._pool.close()
         self._folder.cleanup()
 
 
 def _read(reply: bytes) -> Any:
-    # The item may have objects of a task module's classes, and unpickling them may raise any exception.
+    # An item may contain objects of classes in a task module. Unpickling them runs code of that module, which may raise
+    # any exception.
     try:
         return pickle.loads(reply)
     except Exception as error:  # noqa: BLE001
@@ -129,15 +132,16 @@ _LOCK = ".lock"
 class TemporaryFolder:
     """A temporary folder that lives as long as this process. The constructor removes the folders of dead processes.
 
-    The process locks a file in its folder, and the kernel releases the lock when the process ends or is killed.
-    If the file system has no locks, the folder has no such file, and another process never removes it.
+    The process locks a file in its folder, and the kernel releases the lock when the process ends or is killed. On a
+    file system without locks, the folder has no such file. Other processes then never remove the folder.
     """
 
     def __init__(self, kind: str) -> None:
         _remove_abandoned_folders(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
         self.name = self._folder.name
-        # The file gets its name after it is locked: an unlocked file would look like a dead process.
+        # The file gets its final name only after it is locked. Before that, it would look like the file of a dead
+        # process, and another process could remove the folder.
         path = Path(self.name, f"{_LOCK}-is-made")
         self._lock = path.open("w")
         with contextlib.suppress(OSError):
@@ -152,8 +156,8 @@ class TemporaryFolder:
 
 def _remove_abandoned_folders(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
-        # Another process may remove the same folder at the same time. Folders of other users, and folders without a
-        # lock file, stay.
+        # An error means that the folder stays: its process is running, it has no lock file, or another process is
+        # removing it. Folders of other users stay too.
         with contextlib.suppress(OSError):
             status = folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

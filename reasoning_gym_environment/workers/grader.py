@@ -3,9 +3,10 @@
     SandboxGrader ── a pool of ──> WorkerProcess ── socket ──> grading_worker.py ── fork per group ──> child
 
 A worker grades one group at a time. If the worker dies, another worker grades the group again. If that worker dies too,
-the answers are CRASHED, which means not scored, and the log names the group. Equal answers of a group are graded once.
+the answers get the status CRASHED, which means that they are not scored, and the log names the task. Equal answers of a
+group are graded once.
 
-The worker enforces the deadline of every answer. The limit in this module is for a worker that does not reply at all.
+The worker enforces the deadline of every answer. This module has a longer limit for a worker that sends no reply.
 """
 
 from __future__ import annotations
@@ -30,14 +31,30 @@ logger = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 2.0
 """The limit of processor time to grade an answer, in seconds. In training, an answer that takes longer is unscored."""
 MAX_ANSWER_CHARS = 1_000_000
+"""A longer answer does not reach a verifier. It counts as wrong."""
 GROUP_ALLOWANCE_S = 60.0
 ANSWER_ALLOWANCE_S = 5.0
-"""A worker that exceeds the deadlines of its answers by this time, per group and per answer, counts as dead."""
+"""The time that a worker may need in addition to the deadlines of its answers: for the group, and for each answer. A
+worker that sends no reply within this time is killed."""
 _HINT = "; `sandbox: off` shows whether the sandbox is the cause"
 _CHEAP_TO_FORK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""glibc allocates all memory, on huge pages if the kernel has them. A fork copies the page table, and a child takes a
-fault for each page that it touches. With small pages that costs more than grading most groups. Without glibc these
-variables have little or no effect."""
+"""Environment variables that make a fork cheap. With them, glibc allocates all memory, on huge pages if the kernel has
+them. A fork copies the page table, and each page that the child touches causes a page fault. With small pages, both
+together take longer than grading most groups. With another C library, these variables have little or no effect."""
+
+
+class _ConfinedWorker(WorkerProcess):
+    """A scoring worker that refuses to run without a filter of system calls, after a restart too."""
+
+    async def start(self) -> None:
+        """Start the process. Raises EnvironmentSetupError if it cannot start, or if system calls are not filtered."""
+        await super().start()
+        if not self.ready["is_confined"]:
+            await self.kill()
+            raise EnvironmentSetupError(
+                "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
+                f"got {self.ready['layers']}. Use sandbox: auto to run with less."
+            )
 
 
 class SandboxGrader:
@@ -45,9 +62,9 @@ class SandboxGrader:
 
     `sandbox`: "auto" uses the layers that the machine offers, "require" refuses to start without a filter of system
     calls, "off" uses only the guards and the deadline. The workers import reasoning-gym from the folder `library_path`
-    (a checkout's root or the installed package), and `task_modules`. A task whose verifier evaluates text without a
-    guard is refused, unless `allow_unguarded` names it: then every answer is graded in a separate process. With
-    `strict`, the forms and validators decide whether an answer is right.
+    (a checkout's root or the installed package), and `task_modules`. The grader refuses a task whose verifier evaluates
+    text without a guard. If `allow_unguarded` names the task, the grader accepts it, and grades every answer in a
+    separate process. With `strict`, the forms and validators decide whether an answer is right.
     """
 
     def __init__(
@@ -65,34 +82,28 @@ class SandboxGrader:
         self._sandbox = sandbox
         imports = Imports.as_here(library_path, task_modules)
         start = GradingStart(sandbox != "off", imports, frozenset(allow_unguarded), strict)
+        kind = _ConfinedWorker if sandbox == "require" else WorkerProcess
         self._workers = [
-            WorkerProcess("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK)
-            for _ in range(num_workers)
+            kind("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK) for _ in range(num_workers)
         ]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
         self._refusals = RepeatedEvents(logger)
 
     async def start(self) -> None:
-        """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start, or `require` fails."""
+        """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start."""
         await self._pool.start()
-        if self._sandbox == "require" and not all(worker.ready["is_confined"] for worker in self._workers):
-            offered = self._workers[0].ready["layers"]
-            await self.close()
-            raise EnvironmentSetupError(
-                "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
-                f"got {offered}. Use sandbox: auto to run with less."
-            )
         if self._sandbox == "off":
             logger.warning("The scoring sandbox is OFF: a verifier runs with this user's rights.")
         logger.info("Scoring sandbox: %s", self.describe())
 
     def describe(self) -> str:
-        """One line for the setup log that lists the protections in use."""
+        """The protections in use, as one line for the log."""
         count = len(self._workers)
+        workers = "scoring worker" if count == 1 else "scoring workers"
         layers = self._workers[0].ready["layers"]
         return (
-            f"{count} scoring worker{'s' * (count != 1)}, sandbox {self._sandbox}: {layers} + "
+            f"{count} {workers}, sandbox {self._sandbox}: {layers} + "
             f"{len(eval_guards.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer"
         )
 
@@ -101,9 +112,10 @@ class SandboxGrader:
     ) -> list[Verdict]:
         """One verdict per answer, in order. No answer can make this fail.
 
-        The verdicts are CRASHED, which means not scored, if no dataset can be built from the config, or if the workers
-        die of the group. Raises EnvironmentSetupError if the task is refused, PoolClosedError once the workers are
-        closed, and an exception of pickle if `config` or `entry` cannot be pickled.
+        All verdicts have the status CRASHED, which means that the answers are not scored, if reasoning-gym cannot build
+        a dataset from the config, or if the group kills its workers. Raises EnvironmentSetupError if the task is
+        refused, PoolClosedError once the workers are closed, and an exception of pickle if `config` or `entry` cannot
+        be pickled.
         """
         verdicts: dict[str, Verdict] = {}
         waiting = []
@@ -120,11 +132,11 @@ class SandboxGrader:
         return self._count(task, [verdicts[answer] for answer in answers])
 
     def metrics(self) -> dict[str, float]:
-        """Counts of groups, answers, answers per status, and worker restarts since the start."""
+        """Numbers of groups, answers, answers by status, and worker restarts since the start."""
         return {f"grading/{name}": float(count) for name, count in self._counts.items()}
 
     async def close(self) -> None:
-        """Kill all workers and wait for their end. Safe to call twice."""
+        """Kill all workers, and wait until they have ended. Safe to call twice."""
         self._refusals.summarise()
         await self._pool.close()
 
@@ -141,7 +153,11 @@ class SandboxGrader:
             logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
             self._counts["unscored_groups"] += 1
             return [Verdict(0.0, Status.CRASHED, detail=f"not scored: {reason}")] * count
-        return [Verdict(**{**fields, "status": Status(fields["status"])}) for fields in reply["verdicts"]]
+        verdicts = []
+        for fields in reply["verdicts"]:
+            fields["status"] = Status(fields["status"])
+            verdicts.append(Verdict(**fields))
+        return verdicts
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1

@@ -152,6 +152,17 @@ async def test_a_run_that_was_stopped_is_resumed_and_has_the_groups_of_one_that_
     assert more.asked == 2 and len(written(tmp_path)) == 32
 
 
+async def test_a_file_with_repeated_lines_is_complete_when_it_has_as_many_lines_as_asked_for(
+    tmp_path: Path, process: Any
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    await process(FakeInference(), 2).run()
+    path.write_bytes(2 * path.read_bytes())
+    resumed = FakeInference()
+    await process(resumed, 4).run()
+    assert resumed.asked == 0 and len(written(tmp_path)) == 4
+
+
 async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path, process: Any) -> None:
     path = tmp_path / "groups.jsonl"
     await process(FakeInference(), 2).run()
@@ -232,6 +243,31 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
     done, _ = await asyncio.wait([running], timeout=120)
     assert done and running.cancelled()
     assert len(written(tmp_path)) == 3, "what was being accepted is written"
+
+
+async def test_a_run_that_is_stopped_in_a_hook_of_a_subclass_has_the_groups_of_the_hook(
+    tmp_path: Path, process: Any
+) -> None:
+    stopped = process(FakeInference(), 50, 3)
+    is_called = asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def postprocess_histories(group: Any) -> Any:
+        is_called.set()
+        await may_end.wait()
+        return group
+
+    stopped.env.postprocess_histories = postprocess_histories
+    running = asyncio.ensure_future(stopped.run())
+    await is_called.wait()
+    running.cancel()
+    # A hook that gets the cancellation ends the run in this time.
+    done, _ = await asyncio.wait([running], timeout=0.05)
+    assert not done
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert written(tmp_path)
 
 
 @pytest.mark.parametrize(("concurrency", "good"), [(1, 5), (4, 0)])

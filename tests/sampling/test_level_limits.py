@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.errors import (
+    EnvironmentSetupError,
+    GenerationCrashedError,
+    GenerationError,
+    GenerationTimeoutError,
+)
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT, TOO_LONG
 from reasoning_gym_environment.sampling.level_limits import KNOWN_ITEMS, LATE_ITEMS, LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -94,6 +99,28 @@ async def test_closed_levels_are_restored() -> None:
     assert {resumed.limits.top_level(task.name) for task in TASKS} == {0}
     await take(resumed, 3)
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"recent": [["gcd", 3, "yes"]]},
+        {"recent": [["gcd", 3, [True, "late"]]]},
+        {"recent": [["gcd", 3, 10**12]]},
+        {"recent": [["gcd", -1, 5]]},
+        {"replaced": "abc"},
+        {"replaced": {TIMED_OUT: "many"}},
+        {"closed": [["gcd", 3, None]]},
+    ],
+    ids=str,
+)
+def test_a_malformed_state_is_refused_and_changes_nothing(state: dict[str, Any]) -> None:
+    limits = LevelLimits(LADDER)
+    limits.exceeded("gcd", 2, TOO_LONG, "it is long")
+    before = limits.state_dict()
+    with pytest.raises(EnvironmentSetupError, match="The saved level limits cannot be used"):
+        limits.load_state_dict(state)
+    assert limits.state_dict() == before
 
 
 @pytest.mark.parametrize(("late_share", "stays_open"), [(0.03, True), (0.2, False)])

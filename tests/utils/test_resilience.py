@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from reasoning_gym_environment.utils.resilience import (
     BackgroundCalls,
     Outage,
     RepeatedEvents,
+    stop,
     supervise,
     with_deadline,
 )
@@ -83,6 +85,27 @@ async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_
     assert made == list(range(20))
 
 
+async def test_a_call_without_a_thread_does_not_let_the_next_call_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, made = BackgroundCalls("test"), []
+    gate = threading.Event()
+    first = background.submit(gate.wait)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            background.submit(made.append, 1)
+    assert background.is_busy
+    second = background.submit(made.append, 2)
+    done, _ = await asyncio.wait([second], timeout=0.05)
+    assert not done
+    gate.set()
+    await asyncio.gather(first, second)
+    assert made == [2]
+
+
 PROGRAM = """
 import asyncio, threading
 from reasoning_gym_environment.utils.resilience import BackgroundCalls
@@ -105,6 +128,25 @@ async def test_what_is_watched_ends_the_others_and_their_errors_end_it() -> None
     with pytest.raises(ValueError, match="no"):
         await supervise(result(60, ended), fail())
     assert len(ended) == 3
+
+
+async def test_an_error_from_before_the_supervision_is_raised_too() -> None:
+    failed = asyncio.ensure_future(fail())
+    await asyncio.wait([failed])
+    with pytest.raises(ValueError, match="no"):
+        await supervise(failed)
+    with pytest.raises(ValueError, match="no"):
+        await supervise(result(60, []), failed)
+
+
+async def test_a_process_that_has_ended_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "raise SystemExit(3)")
+    await process.wait()
+    signals: list[tuple[int, int]] = []
+    # Another process may have its number.
+    monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
+    assert await stop(process) == 3
+    assert signals == []
 
 
 # --- outages and repeated events

@@ -65,6 +65,23 @@ async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyP
         await SandboxGrader(num_workers=1, sandbox="require").start()
 
 
+async def test_require_refuses_a_restarted_worker_that_is_not_confined(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_confined = True
+
+    async def start(worker: WorkerProcess) -> None:
+        worker.ready = {"layers": "the layers of a test", "is_confined": is_confined}
+
+    monkeypatch.setattr(WorkerProcess, "start", start)
+    grader = SandboxGrader(num_workers=1, sandbox="require")
+    await grader.start()
+    # The rehearsal of a worker falls back to fewer layers if a confined child fails, for example for lack of memory.
+    is_confined = False
+    # The pool calls this method to restart a worker. It logs the error, and tries again later.
+    with pytest.raises(EnvironmentSetupError, match=r"sandbox: require needs seccomp .* got the layers of a test"):
+        await grader._workers[0].start()
+    await grader.close()
+
+
 @slow
 async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
