@@ -10,6 +10,7 @@ lenient, so a function of this module checks each of them. Tasks with many right
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -330,15 +331,22 @@ def _is_same_data(given: Any, right: Any) -> bool:
 
 
 def prime_factorization(entry: Entry, answer: str) -> bool:
-    """The prime factors in any order. Equal factors may be written as a power with a positive exponent."""
+    """The prime factors in any order. Equal factors may be written as a power with a positive exponent.
+
+    The number itself may stand before them: 12 = 2 × 2 × 3.
+    """
+    right = Counter(entry["metadata"]["factors"])
+    number, equals, product = product_of_powers(answer).rpartition("=")
+    if equals and integer(number) != math.prod(right.elements()):
+        return False
     factors: Counter[int] = Counter()
-    for power in re.split("[*x,]", product_of_powers(answer), maxsplit=MAX_FACTORS):
+    for power in re.split("[*x,]", product, maxsplit=MAX_FACTORS):
         base, _, exponent = re.sub("[{}]", "", power).partition("^")
         times = integer(exponent or "1")
         if times < 1:
             return False
         factors[integer(base)] += times
-    return factors == Counter(entry["metadata"]["factors"])
+    return factors == right
 
 
 _UNIT_MS = {

@@ -43,7 +43,19 @@ them. A fork copies the page table, and each page that the child touches causes 
 together take longer than grading most groups. With another C library, these variables have little or no effect."""
 
 
-class _ConfinedWorker(WorkerProcess):
+class _ScoringWorker(WorkerProcess):
+    """A scoring worker. If it has other protections after a restart, the log says so."""
+
+    async def start(self) -> None:
+        """Start the process. Raises EnvironmentSetupError if it cannot start."""
+        before = self.ready.get("layers")
+        await super().start()
+        layers = self.ready["layers"]
+        if before not in (None, layers):
+            logger.warning("A restarted scoring worker has the protections %s. It had %s before.", layers, before)
+
+
+class _ConfinedWorker(_ScoringWorker):
     """A scoring worker that refuses to run without a filter of system calls, after a restart too."""
 
     async def start(self) -> None:
@@ -82,7 +94,7 @@ class SandboxGrader:
         self._sandbox = sandbox
         imports = Imports.as_here(library_path, task_modules)
         start = GradingStart(sandbox != "off", imports, frozenset(allow_unguarded), strict)
-        kind = _ConfinedWorker if sandbox == "require" else WorkerProcess
+        kind = _ConfinedWorker if sandbox == "require" else _ScoringWorker
         self._workers = [
             kind("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK) for _ in range(num_workers)
         ]

@@ -82,6 +82,25 @@ async def test_require_refuses_a_restarted_worker_that_is_not_confined(monkeypat
     await grader.close()
 
 
+async def test_a_restarted_worker_with_other_protections_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    layers = "seccomp"
+
+    async def start(worker: WorkerProcess) -> None:
+        worker.ready = {"layers": layers, "is_confined": True}
+
+    monkeypatch.setattr(WorkerProcess, "start", start)
+    grader = SandboxGrader(num_workers=1)
+    await grader.start()
+    await grader._workers[0].start()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    layers = "limits"
+    await grader._workers[0].start()
+    assert caplog.messages[-1] == "A restarted scoring worker has the protections limits. It had seccomp before."
+    await grader.close()
+
+
 @slow
 async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
