@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class AppendLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] | None = _open_locked(path)
         # A pipe or a device has no earlier lines, and any number of writers.
-        self._is_regular = path.is_file()
+        self._is_regular = _is_regular(self._file)
         try:
             if self._is_regular:
                 self._resume()
@@ -107,9 +108,9 @@ class AppendLog:
         except OSError:
             self._cut_torn_line(file)
             raise
-        self._is_torn = False
-        self.size += len(data)
         self.count += 1
+        self.size += len(data)
+        self._is_torn = False
 
     def close(self) -> None:
         """Release the file. Raises OSError. Safe to call twice."""
@@ -153,6 +154,9 @@ class AppendLog:
                     raise self._refusal(why) from error
                 self.size += len(line)
         if broken:
+            if not self.size and not line.startswith((b"{", b"\0")):
+                # A writer of this class has begun no such line. It is the content of another program's file.
+                raise self._refusal(broken)
             logger.warning(
                 "%s, %s. This last line is torn because its writer was killed. It is dropped.", self.path, broken
             )
@@ -185,9 +189,17 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {old.get(name, 'unknown')} (now {new[name]})" for name in changed)
 
 
+def _is_regular(file: IO[bytes]) -> bool:
+    # The path says nothing about the open file, because another process can remove the path at any time.
+    return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+
+
 def _is_removed(file: IO[bytes], path: Path) -> bool:
     """Whether `path` no longer leads to an open file. Raises OSError."""
-    return not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
 
 
 def free_name(path: Path) -> Path:
@@ -223,7 +235,7 @@ def _open_locked(path: Path) -> IO[bytes]:
     while True:
         file = path.open("ab", buffering=0)
         try:
-            if not path.is_file():
+            if not _is_regular(file):
                 return file
             lock(file.fileno(), path)
             if not _is_removed(file, path):

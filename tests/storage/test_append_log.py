@@ -77,6 +77,8 @@ OWN = '{"n": 1, "identity": {"seed": 1}}\n'
     [
         ('{"n": 1, "identity": 3}\n', "line 1 does not say how it was made"),
         (f"{OWN}not json\n{OWN}", "line 2: no JSON"),
+        ("the notes of somebody", "line 1: it does not end"),
+        ("the notes of somebody\n", "line 1: no JSON"),
     ],
 )
 def test_files_of_others_are_refused_and_left_alone(path: Path, lines: str, reason: str) -> None:
@@ -113,6 +115,62 @@ def test_a_second_writer_is_refused(path: Path) -> None:
         opened(path)
     log.close()
     assert list(opened(path).done) == [0]
+
+
+def test_a_file_that_its_previous_writer_removes_meanwhile_is_opened_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    previous = opened(path)
+    open_file = Path.open
+
+    def open_late(self: Path, *arguments: Any, **options: Any) -> Any:
+        file = open_file(self, *arguments, **options)
+        # The previous writer has no record, so it removes its file. The second time, this does nothing.
+        previous.close()
+        return file
+
+    monkeypatch.setattr(Path, "open", open_late)
+    log = opened(path)
+    log.append({"n": 1})
+    log.close()
+    assert numbers(path) == [1]
+
+
+def test_an_interrupt_anywhere_in_an_append_never_costs_a_record(tmp_path: Path) -> None:
+    def interrupt_at(line: int) -> Any:
+        steps = 0
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal steps
+            if frame.f_code is not AppendLog.append.__code__:
+                return None
+            steps += event == "line"
+            if event == "line" and steps == line:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    for line in range(1, 40):
+        path = tmp_path / f"{line}.jsonl"
+        log = opened(path, IDENTITY, has_header=True)
+        before = sys.gettrace()
+        sys.settrace(interrupt_at(line))
+        try:
+            log.append({"n": 1})
+            was_interrupted = False
+        except KeyboardInterrupt:
+            was_interrupted = True
+        finally:
+            sys.settrace(before)
+        log.append({"n": 2})
+        log.close()
+        resumed = opened(path, IDENTITY, has_header=True)
+        assert 2 in resumed.done and resumed.size == path.stat().st_size
+        resumed.close()
+        if not was_interrupted:
+            return
+    raise AssertionError("expected an append of fewer lines")
 
 
 def test_a_full_disk_is_an_error_and_never_leaves_half_a_line(path: Path) -> None:
