@@ -71,7 +71,7 @@ class Recipe:
                 level=None if level is None else int(level),
                 question_digest=str(row["question_digest"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise EnvironmentSetupError(
                 f"Expected a row of `export --items` with task, seed, config, level and question_digest: {error!r}."
             ) from error
@@ -106,8 +106,8 @@ class Recipe:
 class RecentItems:
     """The items of the latest recipes. The completions of a group come one by one, and share an item.
 
-    All callers of a recipe wait for the same item. A failure is not kept, so the next call tries again. Any thread may
-    call both methods.
+    All callers of a recipe wait for the same item. After a failure, the next call tries again. Any thread may call both
+    methods.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -117,34 +117,25 @@ class RecentItems:
 
     def get(self, recipe: Recipe) -> PromptedProblem:
         """The item. Raises what `Recipe.make` raises."""
-        making = self._begin(recipe)
-        try:
-            return recipe.checked(making.result())
-        except Exception:
-            self._forget(recipe, making)
-            raise
+        return recipe.checked(self._begin(recipe).result())
 
     async def get_async(self, recipe: Recipe) -> PromptedProblem:
         """Like `get`, for callers with an event loop."""
-        making = self._begin(recipe)
-        try:
-            # A caller that is cancelled must not cancel the item of the others.
-            return recipe.checked(await asyncio.shield(asyncio.wrap_future(making)))
-        except Exception:
-            self._forget(recipe, making)
-            raise
+        making = asyncio.wrap_future(self._begin(recipe))
+        # A caller that is cancelled must not cancel the item of the others.
+        return recipe.checked(await asyncio.shield(making))
 
     def _begin(self, recipe: Recipe) -> Future[PromptedProblem]:
         with self._lock:
-            if recipe not in self._making:
-                self._making[recipe] = recipe.begin(self.tasks)
+            making = self._making.get(recipe)
+            if making is None or _has_failed(making):
+                making = recipe.begin(self.tasks)
+                self._making[recipe] = making
             self._making.move_to_end(recipe)
-            making = self._making[recipe]
             if len(self._making) > KEPT_ITEMS:
                 self._making.popitem(last=False)
         return making
 
-    def _forget(self, recipe: Recipe, making: Future[PromptedProblem]) -> None:
-        with self._lock:
-            if self._making.get(recipe) is making:
-                del self._making[recipe]
+
+def _has_failed(making: Future[PromptedProblem]) -> bool:
+    return making.done() and (making.cancelled() or making.exception() is not None)
