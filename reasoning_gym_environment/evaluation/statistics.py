@@ -237,12 +237,12 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     with Student's `half_width`. Fewer than six questions therefore never exclude zero, as in an exact sign test.
     """
     differences = []
-    for key in first.keys() & second.keys():
-        before = first[key].values
-        after = second[key].values
-        if before and after:
-            difference = fmean(after) - fmean(before)
-            differences.append(Question(first[key].stratum, (difference,)))
+    # The interval can depend on the order of the tasks (`_strata`), and a set would have a new order in every process.
+    for key, before in first.items():
+        after = second.get(key)
+        if after and before.values and after.values:
+            difference = fmean(after.values) - fmean(before.values)
+            differences.append(Question(before.stratum, (difference,)))
     if not differences:
         return None
     size = len(differences)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
@@ -118,6 +121,23 @@ def test_paired_difference_is_over_shared_and_scored_questions() -> None:
     second = {1: Question("t", (1.0,)), 2: Question("t", (1.0,)), 4: Question("t", (0.0,))}
     assert paired_difference(first, second) == Estimate(0.5, *bounded_interval(0.5, 0.0, 1, lowest=-1.0), 1, 1, "t")
     assert paired_difference(first, {}) is None
+
+
+def test_a_paired_difference_is_the_same_in_every_process() -> None:
+    """Python orders the texts of a set anew in each process. Any of the smallest tasks can take in the single one."""
+    script = """
+from reasoning_gym_environment.evaluation.statistics import Question, paired_difference
+tasks = ["a", "a", "b", "b", "c", "c", "d"]
+befores = [0.0, 1.0, 0.0, 0.4, 0.5, 0.5, 1.0]
+first = {f"{task}{number}": Question(task, (befores[number],)) for number, task in enumerate(tasks)}
+second = {key: Question(question.stratum, (0.5,)) for key, question in first.items()}
+print(paired_difference(first, second))
+"""
+    found = set()
+    for seed in range(6):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        found.add(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(
