@@ -443,13 +443,15 @@ def lines(
         known_values += numbers
         ends.append(f"{name} from {numbers[0]:.2f} to {numbers[-1]:.2f}")
     top = _top(max(known_values), is_share)
+    # Other environments have negative rewards.
+    bottom = min(0.0, *known_values)
     y_ticks = []
-    for value in ticks(0.0, top):
+    for value in ticks(bottom, top):
         text = f"{100 * value:g}%" if is_share else f"{value:,.10g}"
-        y_ticks.append((percent(value, 0.0, top), text))
+        y_ticks.append((percent(value, bottom, top), text))
     return {
         "title": title,
-        "series": [(name, _path(x, values, top)) for name, values in series],
+        "series": [(name, _path(x, values, bottom, top)) for name, values in series],
         "x_ticks": [(percent(value, x[0], x[-1]), f"{value:,.10g}") for value in ticks(x[0], x[-1])],
         "y_ticks": y_ticks,
         "summary": f"{title}, by item: {'; '.join(ends)}.",
@@ -463,7 +465,7 @@ def _top(highest: float, is_share: bool) -> float:
     return max(1.0, highest)
 
 
-def _path(x: Sequence[float], values: Sequence[float], top: float) -> str:
+def _path(x: Sequence[float], values: Sequence[float], bottom: float, top: float) -> str:
     path = ""
     is_pen_down = False
     for place, value in zip(x, values, strict=True):
@@ -471,7 +473,7 @@ def _path(x: Sequence[float], values: Sequence[float], top: float) -> str:
             is_pen_down = False
             continue
         across = percent(place, x[0], x[-1])
-        up = percent(value, 0.0, top)
+        up = percent(value, bottom, top)
         point = f"{across:.2f},{100 - up:.2f}"
         # The line of no length makes a point between two gaps visible.
         path += f"L{point}" if is_pen_down else f"M{point}h0"

@@ -18,7 +18,15 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import dumped_scopes, policy, render, repeated_answers, run_section, shown
+from reasoning_gym_environment.report.page import (
+    dumped_scopes,
+    lines,
+    policy,
+    render,
+    repeated_answers,
+    run_section,
+    shown,
+)
 from reasoning_gym_environment.storage.json_lines import described
 
 from ..report_samples import ATTACKS, Page, group_line, talk, write_dump, write_everything, write_lines, write_results
@@ -111,6 +119,14 @@ def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert page.read_bytes() == earlier
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "run.html"}
+
+
+def test_the_curve_of_negative_rewards_stays_in_its_box() -> None:
+    chart = lines("Reward", [0.0, 1.0, 2.0], [("reward", [-1.0, -0.5, 0.0])], is_share=True)
+    assert chart["series"] == [("reward", "M0.00,100.00h0L50.00,54.55L100.00,9.09")]
+    places = [place for place, _ in chart["y_ticks"]]
+    assert min(places) >= 0.0 and max(places) <= 100.0
+    assert "-100%" in [text for _, text in chart["y_ticks"]]
 
 
 # --- how much it holds
