@@ -56,6 +56,7 @@ ERROR = "error"
 """The reason for skipping an item whose making raised an error that no code expects."""
 
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
+_SKIPPED = TypeAdapter(dict[str, NonNegativeInt])
 
 
 PREFETCH = 4
@@ -208,7 +209,7 @@ class ItemStream:
         with loading("sampler"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
             pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
-            skipped = Counter(state.get("skipped", {}))
+            skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
         self.limits.load_state_dict(state.get("budgets", {}))
         self._stop_making()
         self.ledger.restore(self._repeatable(pending))

@@ -154,6 +154,7 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     ("part", "what", "states"),
     [
         (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
+        (sampler(), "sampler", [{"index": 5, "skipped": skipped} for skipped in (["a/gcd"], {"a/gcd": "many"})]),
         (sampler(), "level limits", [{"index": 5, "budgets": {"closed": [["gcd"]]}}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
         (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
