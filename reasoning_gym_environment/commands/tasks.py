@@ -230,12 +230,14 @@ def _panel(item: dict[str, Any]) -> Panel:
     if item["level"] is not None:
         difficulty = f"level {item['level']}, complexity {item['complexity']:.2f}"
     config = ", ".join(f"{name}={value!r}" for name, value in item["config"].items())
-    answer = item["oracle_answer"] or "none: this item comes without a right answer"
+    answer = item["oracle_answer"]
+    if answer is None:
+        answer = "none: this item comes without a right answer"
     body = Text()
     body.append(f"{config}\n\n", "dim")
     body.append(item["question"])
     body.append("\n\noracle answer: ", "bold")
-    body.append(answer)
+    body.append(answer or "an empty answer")
     return Panel(
         body,
         title=f"{item['task']} ({item['category']}), {difficulty}, seed {item['seed']}",

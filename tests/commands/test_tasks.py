@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from reasoning_gym_environment.commands import tasks
 from reasoning_gym_environment.commands.tasks import main
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -45,3 +46,11 @@ def test_a_printed_item_is_the_item_that_its_seed_and_config_make(capsys: pytest
     assert first["question"] != second["question"]
     made = library.create_dataset("chain_sum", seed=first["seed"], size=1, **first["config"])[0]
     assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_an_empty_answer_is_an_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, text in (("", "an empty answer"), (None, "none: this item comes without a right answer")):
+        monkeypatch.setattr(tasks, "right_answer", lambda task, entry, answer=answer: answer)
+        assert main(["chain_sum"]) == 0
+        assert f"oracle answer: {text}" in " ".join(capsys.readouterr().out.split())
