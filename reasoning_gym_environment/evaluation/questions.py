@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from tqdm import tqdm
 
 from .. import __version__
-from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import (
     HELD_OUT_ONE_IN,
@@ -296,6 +296,8 @@ class QuestionSearch:
     slots: asyncio.Semaphore
     cache: QuestionCache | None
     count: int = 0
+    crashed: set[str] = field(default_factory=set)
+    """Tasks with an item that is missing because its workers died. Another run may be able to make it."""
     on_found: Callable[[], Any] = lambda: None
 
     async def questions(self, task: str, difficulty: Difficulty) -> FoundQuestions:
@@ -309,7 +311,7 @@ class QuestionSearch:
             if problems:
                 return FoundQuestions(problems)
         found = await self._search(task, difficulty)
-        if not found.why_fewer:
+        if not found.why_fewer and task not in self.crashed:
             draws = [(problem.index, question_digest(problem.question)) for problem in found.problems]
             self.cache.write(task, key, RememberedDraws(draws=draws))
         return found
@@ -401,6 +403,8 @@ class QuestionSearch:
                 # A single late item on a busy machine must not change the set and its manifest.
                 return await self._make(place, difficulty)
         except GenerationError as error:
+            if isinstance(error, GenerationCrashedError):
+                self.crashed.add(place.task)
             logger.debug(
                 "Item %d of %s is not used for the evaluation: %s",
                 place.index,

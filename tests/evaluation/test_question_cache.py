@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reasoning_gym_environment.errors import GenerationCrashedError
 from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.question_cache import QuestionCache
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set
@@ -63,6 +64,20 @@ async def test_tasks_with_too_few_questions_are_searched_each_time(tmp_path: Pat
 
     made = [await build(Few(), tmp_path, num_eval_samples_per_task=20) for _ in range(2)]
     assert made[0] == made[1] and "chain_sum" in made[1].left_out
+
+
+async def test_draws_without_an_item_whose_workers_died_are_not_remembered(tmp_path: Path) -> None:
+    class ShortOfMemory(CountingGenerator):
+        async def generate(self, task: str, seed: int, config: Any, **_: Any) -> dict[str, Any]:
+            made = await super().generate(task, seed, config)
+            if task == "gcd" and self.count % 3 == 0:
+                raise GenerationCrashedError("its workers died")
+            return made
+
+    expected = await build(CountingGenerator(), None)
+    assert await build(ShortOfMemory(), tmp_path) != expected
+    assert len(names(tmp_path)) == 1, "only chain_sum"
+    assert await build(CountingGenerator(), tmp_path) == expected
 
 
 def names(folder: Path) -> set[str]:
