@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -201,10 +202,11 @@ SMALLEST_BIN = 4
 
 
 def run_section(run: Run) -> dict[str, Any]:
-    """One run over its items, in at most 40 bins of at least four groups. A single bin has no charts."""
+    """One run over its items, in at most 40 bins. A single bin has no charts, and may have fewer than four groups."""
     groups = run.groups
-    size = max(SMALLEST_BIN, math.ceil(len(groups) / MOST_BINS))
-    bins = [bin_of(groups[start : start + size]) for start in range(0, len(groups), size)]
+    count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN))
+    edges = [number * len(groups) // count for number in range(count + 1)]
+    bins = [bin_of(groups[start:end]) for start, end in pairwise(edges)]
     columns = {}
     for name, head in COLUMNS.items():
         if not all(math.isnan(values[name]) for values in bins):

@@ -121,6 +121,15 @@ def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "run.html"}
 
 
+@pytest.mark.parametrize(("groups", "bins"), [(1, 1), (3, 1), (5, 1), (8, 2), (161, 40), (1000, 40)])
+def test_every_point_of_a_curve_covers_at_least_four_groups(groups: int, bins: int, tmp_path: Path) -> None:
+    dumped = [group_line("a_task", number, 1, [1.0] * 8, Random(1)) for number in range(groups)]
+    [run] = load([write_lines(tmp_path / "run.jsonl", dumped)]).runs
+    counts = [values["groups"] for values in run_section(run)["bins"]]
+    assert sum(counts) == groups and len(counts) == bins
+    assert min(counts) >= min(4, groups)
+
+
 def test_the_curve_of_negative_rewards_stays_in_its_box() -> None:
     chart = lines("Reward", [0.0, 1.0, 2.0], [("reward", [-1.0, -0.5, 0.0])], is_share=True)
     assert chart["series"] == [("reward", "M0.00,100.00h0L50.00,54.55L100.00,9.09")]
