@@ -134,10 +134,10 @@ class Curriculum:
     ) -> None:
         """`tasks` are those with a ladder. `top_level` gives the highest usable level of a task at the moment.
 
-        `target_accuracy` is between 0 and 1.
+        The constructor takes this level for the last level of the ladder. `target_accuracy` is between 0 and 1.
         """
         self.target_accuracy = target_accuracy
-        self._served = tasks
+        self._last_level = {task: top_level(task) for task in tasks}
         self._top_level = top_level
         self._tasks: dict[str, TaskLevel] = {}
 
@@ -205,7 +205,7 @@ class Curriculum:
         level = self.level(task)
         return {
             "level": level,
-            "complexity": level / max(self._top_level(task), 1),
+            "complexity": level / max(self._last_level[task], 1),
             "recent_accuracy": state.recent_accuracy,
             "adjustments": state.adjustments,
             "groups": state.groups,
@@ -228,7 +228,7 @@ class Curriculum:
         """
         with loading("curriculum"):
             loaded = _SAVED_LEVELS.validate_python(state.get("tasks", {}))
-        served = {task: level for task, level in loaded.items() if task in self._served}
+        served = {task: level for task, level in loaded.items() if task in self._last_level}
         ignored = sorted(loaded.keys() - served.keys())
         if ignored:
             names = ", ".join(ignored)

@@ -227,6 +227,15 @@ def test_a_level_above_the_ladder_becomes_its_last(caplog: pytest.LogCaptureFixt
     assert "maze was at level 3, and its highest usable level is 1" in caplog.text
 
 
+def test_a_level_that_closes_does_not_raise_the_complexity() -> None:
+    top = {"maze": 9}
+    subject = Curriculum(top, lambda task: top[task])
+    observe(subject, [RIGHT] * 12)
+    assert subject.stats()["tasks"]["maze"]["complexity"] == pytest.approx(4 / 9)
+    top["maze"] = 3
+    assert subject.stats()["tasks"]["maze"]["complexity"] == pytest.approx(3 / 9)
+
+
 def test_a_task_that_is_not_served_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     subject = curriculum()
     subject.load_state_dict({"tasks": {"gone": {"level": 2}, "maze": {"level": 2}}})
