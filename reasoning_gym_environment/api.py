@@ -266,7 +266,7 @@ class ItemStream:
             raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
         try:
             scored = [float(reward) for reward in rewards if reward is not None]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             scored = [math.nan]
         if not all(0.0 <= reward <= 1.0 for reward in scored):
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")

@@ -290,6 +290,7 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
             lambda: ItemStream(tasks, curriculum_target_accuracy=2),
         ),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
+        (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [10**400])),
         (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
         (EnvironmentSetupError, "a state of seed=42, which", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
