@@ -302,6 +302,17 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
             mistake()
 
 
+def test_a_stream_that_refuses_a_state_keeps_its_own(tasks: Tasks) -> None:
+    other, stream = ItemStream(tasks), ItemStream(tasks)
+    for made in (other, other, stream):
+        made.observe(made.next(), [1.0])
+    own = stream.state_dict()
+    for state in ({**other.state_dict(), "observed": 5}, {"sampler": {}}):
+        with pytest.raises(EnvironmentSetupError):
+            stream.load_state_dict(state)
+        assert stream.state_dict() == own
+
+
 @pytest.mark.slow
 def test_tasks_cannot_be_used_after_their_block() -> None:
     with Tasks("chain_sum") as tasks:
