@@ -266,7 +266,7 @@ class ItemStream:
             raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
         try:
             scored = [float(reward) for reward in rewards if reward is not None]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             scored = [math.nan]
         if not all(0.0 <= reward <= 1.0 for reward in scored):
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
@@ -281,7 +281,11 @@ class ItemStream:
         return self._thread.run(_call(self._state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed or has another seed."""
+        """Continue from a `state_dict`.
+
+        Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state. If a
+        part of the malformed state was loaded already, the stream repeats its own pending problems.
+        """
         self._thread.run(_call(self._load, state))
 
     async def _next(self) -> PromptedProblem:
@@ -304,7 +308,13 @@ class ItemStream:
                 f"Expected a state of a stream with seed={self._seed}, got a state of seed={state['seed']}, which has "
                 f"other problems. Make the stream with seed={state['seed']}."
             )
-        load_into(self._sampler.stateful, state)
+        before = state_of(self._sampler.stateful)
+        try:
+            load_into(self._sampler.stateful, state)
+        except BaseException:
+            if state_of(self._sampler.stateful) != before:
+                load_into(self._sampler.stateful, before)
+            raise
 
 
 class HeldOut:

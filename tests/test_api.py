@@ -290,6 +290,7 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
             lambda: ItemStream(tasks, curriculum_target_accuracy=2),
         ),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
+        (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [10**400])),
         (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
         (EnvironmentSetupError, "a state of seed=42, which", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
@@ -299,6 +300,17 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
     for kind, said, mistake in mistakes:
         with pytest.raises(kind, match=said):
             mistake()
+
+
+def test_a_stream_that_refuses_a_state_keeps_its_own(tasks: Tasks) -> None:
+    other, stream = ItemStream(tasks), ItemStream(tasks)
+    for made in (other, other, stream):
+        made.observe(made.next(), [1.0])
+    own = stream.state_dict()
+    for state in ({**other.state_dict(), "observed": 5}, {"sampler": {}}):
+        with pytest.raises(EnvironmentSetupError):
+            stream.load_state_dict(state)
+        assert stream.state_dict() == own
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ MALFORMED = (
     ValueError,
     AttributeError,
     AssertionError,
+    OverflowError,
     RecursionError,
 )
 """Errors that a malformed line can cause: a field is missing or has another type. The file may come from anywhere."""
@@ -276,8 +277,9 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
     rows = _rows(record)
     conversations = _conversations(record, rows)
     if is_sample and conversations[0][-1]["role"] != "assistant":
-        # This question has no completion.
-        return {}
+        # This question has no completion. The line may come from another program, and have a score all the same.
+        config_from_json(record["task"], {})
+        return _replace(record, {"score": None, "native_score": None})
     problem = await _problem(record, conversations[0][-2]["content"], runtime)
     texts = [str(messages[-1]["content"]) for messages in conversations]
     pairs = list(zip(rows, texts, strict=True))

@@ -238,10 +238,13 @@ def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
 
 
 def _curriculum_source(task: str, ranges: str) -> _Source:
-    attributes = library.create_curriculum(task).attributes.values()
-    # get_max_level() of reasoning-gym returns the current level, and not the last level.
-    sizes = [len(attribute.levels) for attribute in attributes]
-    size = max(sizes, default=0)
+    try:
+        attributes = library.create_curriculum(task).attributes.values()
+        # get_max_level() of reasoning-gym returns the current level, and not the last level.
+        size = max((len(attribute.levels) for attribute in attributes), default=0)
+    except Exception:  # noqa: BLE001
+        # A user's own curriculum is broken. The first level raises the same error, which becomes its reason.
+        size = 1
     return _Source(
         f"the curriculum with {ranges} ranges",
         size,

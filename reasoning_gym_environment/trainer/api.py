@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import ReasoningGymEnvConfig
@@ -45,6 +45,15 @@ MAX_DELAY_S = 2.0
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
+REGISTRATION_KEYS = (
+    "checkpoint_dir",
+    "checkpoint_interval",
+    "env_id",
+    "num_steps",
+    "starting_step",
+    "wandb_name",
+)
+LIMITS_KEYS = ("batch_size", "max_token_len")
 STATUS_KEYS = (
     "current_step",
     "env_weight",
@@ -158,7 +167,7 @@ class TrajectoryApi:
             "min_batch_allocation": config.min_batch_allocation,
             "group_size": self._state.group_size,
         }
-        return await self._until_answered("POST", "/register-env", body)
+        return await self._until_answered("POST", "/register-env", REGISTRATION_KEYS, body)
 
     async def take_over_limits(self) -> None:
         """Take over the trainer's batch size and token limit.
@@ -166,7 +175,7 @@ class TrajectoryApi:
         Raises EnvironmentSetupError if a group is larger than the trainer's batch.
         """
         state = self._state
-        info = await self._until_answered("GET", "/info")
+        info = await self._until_answered("GET", "/info", LIMITS_KEYS)
         if info["batch_size"] != -1:
             state.batch_size = info["batch_size"]
         if info["max_token_len"] != -1:
@@ -195,13 +204,20 @@ class TrajectoryApi:
             return False
         return True
 
-    async def _until_answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _until_answered(
+        self,
+        method: str,
+        path: str,
+        keys: Sequence[str],
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
         while True:
             try:
                 answer = await self._transport.request(method, path, body)
                 if answer.get("status") == "wait for trainer to start":
                     raise ApiError("no trainer has requested a batch yet")
+                _check_keys(answer, path, keys)
             except ApiError as error:
                 # After the first registration a refusal may come from a gateway in front of an API that restarts.
                 if isinstance(error, RefusedError) and self._state.env_id is None:
@@ -267,9 +283,7 @@ class TrajectoryApi:
 
     async def _request_status(self) -> dict[str, Any]:
         status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
-        missing = [name for name in STATUS_KEYS if name not in status]
-        if missing:
-            raise ApiError(f"its status lacks {', '.join(missing)}")
+        _check_keys(status, "/status-env", STATUS_KEYS)
         return status
 
     # --- delivery of scored groups
@@ -369,3 +383,10 @@ class TrajectoryApi:
             metrics["train/staleness_max"] = float(max(self._staleness))
             self._staleness.clear()
         return metrics
+
+
+def _check_keys(answer: Mapping[str, Any], path: str, keys: Sequence[str]) -> None:
+    """Raise ApiError for the answer of another program, or of another version, which lacks some of the keys."""
+    missing = [key for key in keys if key not in answer]
+    if missing:
+        raise ApiError(f"its answer to {path} lacks {', '.join(missing)}")

@@ -207,7 +207,7 @@ async def _request(
 def _object_in(text: str, url: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise ApiError(f"{url} does not answer like run-api: {text[:80]!r}")

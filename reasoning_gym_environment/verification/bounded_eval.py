@@ -104,7 +104,8 @@ def _value_of(
 def _applied(sign: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(sign, _BASIC) or _is_small_power(left, right, sign):
         value = _OPERATORS[type(sign)](left, right)
-        if _bits(value) <= MAX_BITS and not isinstance(value, float):
+        # A root of a negative number is complex, and its rounding errors could hide the other numbers.
+        if _bits(value) <= MAX_BITS and not isinstance(value, (float, complex)):
             return value
     raise UnreadableTextError("a number that is too large or irrational")
 

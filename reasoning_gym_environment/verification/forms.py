@@ -130,14 +130,17 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
 _BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
 """In these bases, the letter of the prefix is not a digit, so removing the prefix does not change the number."""
 
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
 
 def base_conversion(entry: Entry, answer: str) -> bool:
-    """The digits in the target base. The base may be an index or a prefix: `101_2`, `0b101`.
+    """The digits in the target base. The base may be an index or a prefix: `101_2`, `101₂`, `0b101`.
 
     Leading zeros, blanks and commas between digits do not matter.
     """
     base = entry["metadata"]["target_base"]
-    index = rf"_ ?(?:{base}|\{{ ?{base} ?\}}|\( ?{base} ?\))\Z"
+    lowered = str(base).translate(_SUBSCRIPTS)
+    index = rf"(?:_ ?(?:{base}|\{{ ?{base} ?\}}|\( ?{base} ?\))|{lowered})\Z"
     digits = re.sub(index, "", letters(plain_number(answer)))
     digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))

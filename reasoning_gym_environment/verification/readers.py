@@ -68,12 +68,12 @@ def number_and_place(text: str) -> tuple[Fraction, Fraction]:
 
 
 def plain_number(text: str) -> str:
-    """Strip what may surround a number: markup, a name such as `x =`, a currency sign, LaTeX blanks."""
+    """Strip what may surround a number: markup, a name such as `x =`, a currency sign, LaTeX blanks, and `\\left`."""
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
     text = _NAME_OF_A_NUMBER.sub("", text)
-    text = re.sub(r"\\[,!]", "", text.replace("{,}", ","))
+    text = re.sub(r"\\(?:[,!]|(?:left|right)(?=[()]))", "", text.replace("{,}", ","))
     text = strip_markup(text)
     text = text.removeprefix("\\$").removeprefix("$")
     return " ".join(text.split())
@@ -456,15 +456,14 @@ def with_plain_products(text: str) -> str:
 
 
 def product_of_powers(answer: str) -> str:
-    """Strip the markup and write products with `*` and powers with `^`."""
-    return with_plain_products(strip_markup(answer).replace("**", "^"))
+    """Strip the markup and write products with `*` and powers with `^`: `2³ × 3` is `2^3 * 3`."""
+    plain = with_plain_products(strip_markup(answer).replace("**", "^"))
+    return _SUPERSCRIPTS.sub(r"^\g<0>", plain).translate(_PLAIN_DIGITS)
 
 
 def polynomial(answer: str) -> dict[Monomial, int]:
     """The coefficient of each monomial of an expanded polynomial with collected terms."""
-    plain = product_of_powers(answer)
-    plain = _SUPERSCRIPTS.sub(r"^\g<0>", plain).translate(_PLAIN_DIGITS)
-    plain = _BRACED_EXPONENT.sub(r"^\1", plain)
+    plain = _BRACED_EXPONENT.sub(r"^\1", product_of_powers(answer))
     if re.search(r"[A-Za-z\d] +[A-Za-z\d]", plain):
         raise UnreadableTextError("two terms with no sign between them")
     coefficients: dict[Monomial, int] = {}

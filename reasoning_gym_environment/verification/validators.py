@@ -268,7 +268,9 @@ def _white_stones(board: Sequence[Sequence[str]]) -> int:
 
 def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
     """Read `A=1,B=2` or `{"A": 1}` as a mapping. Raises UnreadableTextError if a key occurs twice."""
-    found = _moves(answer, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?[=:]\s?[\"'`]?({value})[\"'`]?(?!\w)")
+    # `_moves` would take the `0:` of a line `0: 1` for the number of the line.
+    plain = strip_markup(answer).replace(":", "=")
+    found = _moves(plain, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?=\s?[\"'`]?({value})[\"'`]?(?!\w)")
     pairs = {name.upper(): int(number) for name, number in found}
     if len(pairs) != len(found):
         raise UnreadableTextError("a key occurs twice")

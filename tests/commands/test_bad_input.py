@@ -24,13 +24,15 @@ from reasoning_gym_environment.utils.terminal import MOST
 from ..report_samples import group_line, write_lines, write_results
 from .test_regrade import sample as regradable
 
-ODD: list[Any] = [None, True, -1, 1e300, 10**400, "", "\ud83d", "\u202e\x00<b>", [], [[]], {}, {"a": []}]
+ODD: list[Any] = [None, True, -1, 1e300, math.inf, 10**400, "", "\ud83d", "\u202e\x00<b>", [], [[]], {}, {"a": []}]
 
 
 def lines_with_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
     """Lines of each kind in which one field, or one field of a rollout, has another value or is missing."""
     group = group_line("gcd", 1, 1, [1.0, 0.0], Random(1))
-    for line in (group, regradable("<answer>1</answer>", index=1, manifest="m")):
+    answered = regradable("<answer>1</answer>", index=1, manifest="m")
+    unanswered = {**answered, "messages": answered["messages"][:1]}
+    for line in (group, answered, unanswered):
         for name in line:
             for value in ODD:
                 yield name, {**line, name: value}

@@ -105,7 +105,10 @@ def test_a_check_compares_the_manifest_of_the_whole_set(folder: Path, capsys: py
     assert f"The set has the manifest {was} here, and {16 * 'f'} in manifest.json." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "torn {", '{"set": {"manifest": ""}, "versions": {}, "questions": [{}]}'])
+NO_RECIPE = '{"set": {"manifest": ""}, "versions": {}, "questions": [{}]}'
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "torn {", "[" * 100_000, NO_RECIPE], ids=lambda text: text[:9])
 def test_a_folder_that_holds_no_benchmark_is_refused(folder: Path, text: str) -> None:
     (folder / benchmark.MANIFEST).write_text(text)
     with pytest.raises(EnvironmentSetupError, match=r"manifest\.json|export --items"):

@@ -288,7 +288,8 @@ def test_samples_without_any_score_have_no_metrics(
     tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
 ) -> None:
     unanswered = {**gol, "messages": gol["messages"][:1], "score": None, "outcome": "unscored"}
-    path = write(tmp_path / "results" / "samples.jsonl", unanswered)
+    # Another program may have scored a question without a completion.
+    path = write(tmp_path / "results" / "samples.jsonl", unanswered, {**unanswered, "score": "1"})
     (path.parent / "metrics.json").write_text(json.dumps({"config_general": {}}))
     regraded(path)
     assert not (tmp_path / "results.regraded" / "metrics.json").exists()

@@ -187,6 +187,19 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
     assert [level.config for level in build_ladder("own").levels] == [level.config for level in theirs.levels]
 
 
+def test_a_users_curriculum_that_cannot_be_built_is_the_reason_for_the_default_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("it needs a file")
+
+    monkeypatch.setitem(factory.DATASETS, "own", factory.DATASETS["caesar_cipher"])
+    monkeypatch.setitem(factory.CURRICULA, "own", broken)
+    ladder = build_ladder("own")
+    assert [dict(level.config) for level in ladder.levels] == [config_of("caesar_cipher")]
+    assert "it needs a file" in ladder.excluded[0][1]
+
+
 # --- asking a ladder ---
 
 

@@ -34,6 +34,7 @@ class FakeApi:
         self.has_trainer = self.keeps_connections = True
         self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
         self.num_steps, self.failure, self.status = 9, 503, 200
+        self.text = '{"detail": "weight: Field required"}'
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.checkpoints: tuple[str, int] = ("unused", -1)
         self.groups: list[dict[str, Any]] = []
@@ -71,7 +72,7 @@ class FakeApi:
             return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
         if self.failures > 0:
             self.failures -= 1
-            return web.Response(status=self.failure, text='{"detail": "weight: Field required"}')
+            return web.Response(status=self.failure, text=self.text)
         if path == "register-env":
             return web.json_response(self._registered())
         if path == "status-env":
@@ -127,6 +128,20 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     assert (run.env_id, run.step, run.metrics_prefix) == (0, 4, "x_0")
     for line in ("The trajectory API is unavailable", "The trajectory API is back"):
         assert caplog.text.count(line) == 1
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"env_id": 0}', "[" * 100_000], ids=["empty", "incomplete", "deep"])
+async def test_an_answer_of_another_program_is_no_registration(
+    api: FakeApi, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, run = process(api)
+    api.failures, api.failure, api.text = 1, 200, answer
+    await session.register()
+    assert run.env_id == 0
+    assert "lacks checkpoint_dir" in caplog.text or "does not answer like run-api" in caplog.text
+    api.failures = 1
+    await session.take_over_limits()
+    assert run.batch_size == 16
 
 
 async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_busy_api_is_not(api: FakeApi) -> None:

@@ -98,7 +98,11 @@ NOTATIONS: Mapping[str, tuple[Callable[[str], str], ...]] = {
         replaced((",", "\n"), ("=", ": ")),
         lambda answer: f"{{{answer}}}",
     ),
-    "graph_color": (replaced(('"', "")), replaced(('"', "'")), indented),
+    "graph_color": (
+        *(replaced(('"', "")), replaced(('"', "'")), indented),
+        lambda answer: indented(answer).replace('"', ""),
+        lambda answer: answer[1:-1].replace('"', "").replace(", ", "\n"),
+    ),
     "jugs": (numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
     "kakurasu": (untidy, tight),
     "knight_swap": (as_python, numbered),
