@@ -336,14 +336,18 @@ def _is_same_data(given: Any, right: Any) -> bool:
 def prime_factorization(entry: Entry, answer: str) -> bool:
     """The prime factors in any order. Equal factors may be written as a power with a positive exponent.
 
-    The number itself may stand before them: 12 = 2 × 2 × 3.
+    The number itself may stand before or after them: 12 = 2 × 2 × 3.
     """
     right = Counter(entry["metadata"]["factors"])
-    number, equals, product = product_of_powers(answer).rpartition("=")
-    if equals and integer(number) != math.prod(right.elements()):
+    number = str(math.prod(right.elements()))
+    sides = product_of_powers(answer).split("=")
+    names = [re.sub("[, ]", "", side) for side in sides]
+    if len(sides) > 1 and number in names:
+        sides.pop(names.index(number))
+    if len(sides) > 1:
         return False
     factors: Counter[int] = Counter()
-    for power in re.split("[*x,]", product, maxsplit=MAX_FACTORS):
+    for power in re.split("[*x,]", sides[0], maxsplit=MAX_FACTORS):
         base, _, exponent = re.sub("[{}]", "", power).partition("^")
         times = integer(exponent or "1")
         if times < 1:
