@@ -283,8 +283,8 @@ class ItemStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`.
 
-        Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state. If a
-        part of the malformed state was loaded already, the stream repeats its own pending problems.
+        Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state, and
+        may repeat its own pending problems.
         """
         self._thread.run(_call(self._load, state))
 
@@ -308,13 +308,7 @@ class ItemStream:
                 f"Expected a state of a stream with seed={self._seed}, got a state of seed={state['seed']}, which has "
                 f"other problems. Make the stream with seed={state['seed']}."
             )
-        before = state_of(self._sampler.stateful)
-        try:
-            load_into(self._sampler.stateful, state)
-        except BaseException:
-            if state_of(self._sampler.stateful) != before:
-                load_into(self._sampler.stateful, before)
-            raise
+        load_into(self._sampler.stateful, state)
 
 
 class HeldOut:

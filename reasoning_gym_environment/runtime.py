@@ -276,16 +276,30 @@ def state_of(components: Mapping[str, Stateful]) -> dict[str, Any]:
 
 
 def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Give each component its state. Raises EnvironmentSetupError if a state is missing or malformed."""
+    """Give each component its state.
+
+    Raises EnvironmentSetupError if a state is missing or malformed. Then every component keeps its own state, although
+    an item stream that had loaded a new one repeats its own pending items.
+    """
     saved = dict(state) if isinstance(state, Mapping) else {}
     missing = sorted(components.keys() - saved.keys())
     if missing:
         raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
+    before = state_of(components)
     for name, component in components.items():
         try:
             component.load_state_dict(saved[name])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, EnvironmentSetupError) as error:
+            _keep(components, before)
+            if isinstance(error, EnvironmentSetupError):
+                raise
             raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
+
+
+def _keep(components: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
+    for name, component in components.items():
+        if component.state_dict() != states[name]:
+            component.load_state_dict(states[name])
 
 
 class LoopThread:

@@ -404,10 +404,11 @@ class ServeLoop:
             tasks.append(self._evaluation)
         await _cancel(tasks)
         late = [task for task in tasks if not task.done()]
-        if late:
+        late_groups = len(self._groups.intersection(late))
+        if late_groups:
             logger.warning(
                 "%d groups were not graded and handed on within %g s. Their items will be requeued.",
-                len(late),
+                late_groups,
                 GRACE_S,
             )
         # A task may ignore only its first cancellation: see `uninterrupted`.

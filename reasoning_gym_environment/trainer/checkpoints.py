@@ -203,7 +203,7 @@ class RunCheckpoints:
             logger.info("Resumed from %s, written at step %d.", path, document["step"])
             return
         if is_refused:
-            # A component may have loaded half of a refused state, so this process must not write a newer checkpoint.
+            # This process has the state of no checkpoint, so it must not write a newer one.
             self.leave()
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder} can be used: remove them to start anew, or set env.run_id."
