@@ -8,7 +8,7 @@ tasks with equal chances, groups of eight, both dumps on. Then its dumps are mad
     limit            processor time a group of the bare library, and the share of it for building, items, answers
     ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
                      both: the first tenth of the groups. Above 1 where what the library does again for each item, and
-                     the workers do once or faster (workers/datasets.py, workers/fast_generators.py), takes longer than
+                     the workers do once or faster (workers/datasets.py), takes longer than
                      all the work that is ours
     groups_per_s     by the clock, in the same window; everything shares the machine's cores
     longest_gaps_s   between two requests that the student got, the five longest in that window

@@ -371,8 +371,8 @@ _MEASURED: dict[str, _Measured] = {
         f"the question abbreviates a board of over {MAX_PRINTED_CELLS} cells to dots",
     ),
     "jugs": (
-        lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20,
-        "no seed gives an item within a minute",
+        lambda c: c["num_jugs"] >= 5 and c["difficulty"] >= 15,
+        "at least one item in three takes over 5 s to generate",
     ),
     "knight_swap": (
         lambda c: 2 * c["min_pieces"] >= c["min_nodes"],

@@ -30,7 +30,7 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
-from . import confinement, fast_generators
+from . import confinement
 from .datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports
 
@@ -76,7 +76,6 @@ def main(parent: int) -> None:
     except EnvironmentSetupError as error:
         channel.send(json.dumps({"failure": str(error)}).encode())
         return
-    fast_generators.install()
     confinement.volunteer_for_oom_kill()
     # Without /proc the mapped memory is unknown. macOS does not enforce this limit anyway.
     mapped = confinement.AddressSpaceMeter().bytes()

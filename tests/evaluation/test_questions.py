@@ -160,6 +160,15 @@ def test_scores_and_presets_are_those_of_the_source() -> None:
     assert published_presets()["hard"]["chain_sum"] == hard
 
 
+async def test_a_preset_leaves_out_a_task_whose_items_take_too_long() -> None:
+    catalog = Catalog((Task("chain_sum", "arithmetic"), Task("knight_swap", "games")))
+    easy = await build(catalog, complexity="easy")
+    hard = await build(catalog, complexity="hard")
+    assert {item.task for item in easy} == {"chain_sum", "knight_swap"}
+    assert {item.task for item in hard} == {"chain_sum"}
+    assert "over 5 s" in hard.describe()["left_out"]["knight_swap"]
+
+
 def test_the_installed_library_accepts_every_hard_config() -> None:
     configs = published_presets()["hard"]
     # A preset's fields are arguments of the config class; building all hundred datasets takes too long here.
