@@ -112,13 +112,18 @@ class ServerState:
 
     @asynccontextmanager
     async def request(self, split: str) -> AsyncIterator[ServerAdapter]:
-        """Enclose one request. An InferenceError in the block counts as a failure of the server, and is raised."""
+        """Wait for a slot, and enclose one request. Raises ServerBusyError if the server begins to rest meanwhile.
+
+        An InferenceError in the block counts as a failure of the server, and is raised.
+        """
         key = object()
         began = self._clock()
         self._began[key] = began
         reminder = asyncio.get_running_loop().call_later(SILENT_S, self._report_silence)
         try:
             async with self.adapter.slots(split):
+                if began <= self._rested_at:
+                    raise ServerBusyError(f"{self.adapter.address} began to rest while a request waited for it", 0.0)
                 began = self._clock()
                 self._began[key] = began
                 yield self.adapter

@@ -234,6 +234,21 @@ def _no_answer() -> None:
     raise InferenceError("no answer in time")
 
 
+async def test_a_server_that_rests_gets_no_request_that_waited_for_a_slot() -> None:
+    servers = Servers(1)
+    async with contextlib.AsyncExitStack() as first:
+        first.enter_context(contextlib.suppress(ServerBusyError))
+        await first.enter_async_context(servers.pool.turn("train"))
+        waiting = asyncio.create_task(servers.pool.turn("train").__aenter__())
+        await asyncio.sleep(0)
+        servers.now += 1.0
+        raise ServerBusyError("429", 30.0)
+    with pytest.raises(ServerBusyError, match="began to rest"):
+        await waiting
+    [state] = servers.pool.states
+    assert state.room("train") == 1 and 30.0 <= state.rest_s <= 33.0, "it counts as no further failure"
+
+
 async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_request_with_each_answer() -> None:
     servers = Servers(64)
     await servers.ask(ServerBusyError("429", 30.0))
