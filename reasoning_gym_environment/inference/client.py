@@ -79,7 +79,8 @@ class InferenceClient:
         self.adapters = adapters
         self.spending = spending or Spending()
         self.servers = ServerPool(adapters, policy or RetryPolicy())
-        self._events = RepeatedEvents(logger)
+        self.events = RepeatedEvents(logger)
+        """Failed requests, busy servers and invalid completions."""
         self._tokenizer = tokenizer
         # Each prompt is rendered twice: to see whether its item fits, and for the request.
         self._rendered = lru_cache(maxsize=64)(partial(render, tokenizer))
@@ -118,7 +119,7 @@ class InferenceClient:
     def metrics(self) -> dict[str, float]:
         """Outages, and the numbers of failed requests, busy servers and invalid completions."""
         values = self.servers.metrics()
-        for name, count in self._events.metrics("inference").items():
+        for name, count in self.events.metrics("inference").items():
             values[name.replace("_", "/", 1)] = count
         return values
 
@@ -184,9 +185,9 @@ class InferenceClient:
                     reply = await _reply_in_time(server, prompt, sampling)
                     return self._completions_of(reply, server, prompt, sampling.split, sampled_at)
             except ServerBusyError as error:
-                self._events.note("requests put off, the server is busy", str(error))
+                self.events.note("requests put off, the server is busy", str(error))
             except InferenceError as error:
-                self._events.note("requests failed", str(error))
+                self.events.note("requests failed", str(error))
                 raise
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
@@ -218,10 +219,10 @@ class InferenceClient:
             if invalid_reason:
                 problem = detail
                 kind = f"completions with {invalid_reason}, sent without advantage"
-                self._events.note(kind, f"{server.address}: {detail}")
+                self.events.note(kind, f"{server.address}: {detail}")
             if sampled.logprobs is None and server.has_tokens:
                 # Newer releases of TRL report them. Atropos' example trainer fails without them.
-                self._events.note(
+                self.events.note(
                     "completions without log probabilities, sent as they are",
                     server.address,
                 )
