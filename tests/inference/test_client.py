@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
+from ..virtual_time import run_virtually
 
 PROMPT = Prompt([], "p", [1])
 ONE = Sampling(1, 10, 1.0)
@@ -232,6 +234,25 @@ async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_
 
 def _no_answer() -> None:
     raise InferenceError("no answer in time")
+
+
+def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    async def requests() -> None:
+        pool = ServerPool([FakeServer(None, room=2)], RetryPolicy())
+
+        async def request(duration_s: float) -> None:
+            async with pool.turn("eval"):
+                await asyncio.sleep(duration_s)
+
+        # The third request waits for a slot. The second request keeps the server silent from 30 to 1000 s.
+        await asyncio.gather(*map(request, (30.0, 1000.0, 970.0)))
+        # Later requests are answered in time.
+        for _ in range(10):
+            await request(50.0)
+
+    run_virtually(requests())
+    silences = re.findall(r"No answer from http://fake/v1 for (\d+) s; (\d) requests wait", caplog.text)
+    assert silences == [(str(seconds), "2") for seconds in range(60, 970, 60)]
 
 
 async def test_a_server_that_rests_gets_no_request_that_waited_for_a_slot() -> None:
