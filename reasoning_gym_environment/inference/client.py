@@ -142,12 +142,13 @@ class InferenceClient:
         in time, RequestRefusedError if the servers refuse the prompt, and EnvironmentSetupError if they refuse every
         prompt.
         """
+        sizes = self.request_sizes(sampling.n)
         requests = []
-        for n in self._request_sizes(sampling.n):
+        for n in sizes:
             request = self._complete_request(prompt, replace(sampling, n=n), step)
             requests.append(asyncio.ensure_future(request))
         try:
-            with self.spending.in_flight(len(prompt.tokens), sampling.n):
+            with self.spending.in_flight(len(sizes) * len(prompt.tokens), sampling.n):
                 answers = await asyncio.gather(*requests)
         except RequestRefusedError as error:
             self._note_refusal(error, prompt)
@@ -158,7 +159,7 @@ class InferenceClient:
         self._was_answered = True
         return list(itertools.chain.from_iterable(answers))
 
-    def _request_sizes(self, n: int) -> list[int]:
+    def request_sizes(self, n: int) -> list[int]:
         """How many completions each request asks for, so that every server takes it."""
         limits = [adapter.completions_per_request or n for adapter in self.adapters]
         most = min(limits, default=n)

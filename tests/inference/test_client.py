@@ -156,6 +156,19 @@ def test_a_limit_of_tokens_counts_requests_in_flight_at_the_mean_length() -> Non
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 
 
+async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(byte_tokenizer: Any) -> None:
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        was_over.append(client.spending.is_over)
+        return reply(GOOD)
+
+    was_over: list[bool] = []
+    server = FakeServer(answer)
+    server.completions_per_request = 1
+    client = InferenceClient([server], byte_tokenizer, "my/tokenizer", spending=Spending(limit_tokens=4))
+    await client.complete(PROMPT, replace(ONE, n=4))
+    assert was_over == [True] * 4
+
+
 # --- servers that fail: requests are repeated, and servers rest
 
 
