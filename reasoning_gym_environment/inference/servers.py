@@ -278,7 +278,8 @@ def sentence_in(text: str) -> str:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
-        body = {"message": re.sub(r"<[^>]*>", " ", text)}
+        # A tag without `<` inside is found in linear time. A broken reply can hold a long completion of nothing but `<`.
+        body = {"message": re.sub(r"<[^<>]*>", " ", text)}
     message = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(message, dict):
         message = message.get("message") or message.get("detail")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from reasoning_gym_environment.inference.servers import (
     Sampled,
     ServerAdapter,
     pause_in,
+    sentence_in,
 )
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
@@ -118,6 +120,12 @@ async def test_a_malformed_error_or_list_of_models_is_ignored() -> None:
     server = adapter(VllmAdapter, {}, models=[{"id": "m", "max_model_len": math.inf}])
     await server.find_context()
     assert server.context_length is None
+
+
+def test_the_message_of_a_broken_reply_is_found_in_linear_time() -> None:
+    began = time.process_time()
+    assert sentence_in("<" * 200_000) == "<" * 300
+    assert time.process_time() - began < 2.0, "quadratic time would be 20 s"
 
 
 async def test_half_of_a_surrogate_pair_in_a_text_is_tokenized_as_a_question_mark(byte_tokenizer: Any) -> None:
