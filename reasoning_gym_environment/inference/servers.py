@@ -278,7 +278,7 @@ def sentence_in(text: str) -> str:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
-        # A tag without `<` inside is found in linear time. A broken reply can hold a long completion of nothing but `<`.
+        # Without `<` inside of a tag, the time is linear. A broken reply can hold a long completion of nothing but `<`.
         body = {"message": re.sub(r"<[^<>]*>", " ", text)}
     message = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(message, dict):
