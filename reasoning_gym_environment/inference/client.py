@@ -229,7 +229,9 @@ class InferenceClient:
                 )
             completion = self._completion(sampled, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
-        self.spending.note(len(prompt.tokens), completions, reply.used)
+        # The tokens of invalid completions are replaced, but they were generated.
+        returned = sum(len(sampled.ids) for sampled in reply.completions)
+        self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             raise InferenceError(f"{server.address}: {count}: {problem}")

@@ -156,6 +156,12 @@ def test_a_limit_of_tokens_counts_requests_in_flight_at_the_mean_length() -> Non
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 
 
+async def test_the_tokens_of_invalid_completions_are_spent(byte_tokenizer: Any) -> None:
+    client = client_of(byte_tokenizer, reply(GOOD, ([104] * 500, [math.nan] * 500)))
+    await client.complete(PROMPT, replace(ONE, n=2))
+    assert client.spending.completion_tokens == 502
+
+
 async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(byte_tokenizer: Any) -> None:
     async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
         was_over.append(client.spending.is_over)
