@@ -226,6 +226,7 @@ class Run:
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
         await shutdown_step("finishing the file of groups", self.group_file.close())
         self.failures.summarise()
+        self.inference.events.summarise()
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()

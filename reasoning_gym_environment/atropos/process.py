@@ -150,10 +150,8 @@ class GroupWriter:
         length = round(fmean(lengths))
         completion = run.budget.of_completion(length) or 0
         most = self._missing * run.state.group_size * completion
-        logger.info(
-            "%s",
-            run.inference.spending.plan(self._missing, self._missing * length, most),
-        )
+        requests = self._missing * len(run.inference.request_sizes(run.state.group_size))
+        logger.info("%s", run.inference.spending.plan(requests, requests * length, most))
 
     async def _write_all(self) -> None:
         """Write the missing groups.

@@ -75,9 +75,11 @@ class Evaluator:
             if key not in answers.finished:
                 prompt = self.inference.render(build_messages(problem.question))
                 size = len(prompt.tokens)
-                requests += 1
-                prompt_tokens += size
-                completion_tokens += self.budget(size) or 0
+                budget = self.budget(size)
+                if budget is not None:
+                    requests += 1
+                    prompt_tokens += size
+                    completion_tokens += budget
         return self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
 
     def _problems_by_key(self, eval_set: EvalSet) -> dict[AnswerKey, Problem]:

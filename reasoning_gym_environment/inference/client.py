@@ -79,7 +79,8 @@ class InferenceClient:
         self.adapters = adapters
         self.spending = spending or Spending()
         self.servers = ServerPool(adapters, policy or RetryPolicy())
-        self._events = RepeatedEvents(logger)
+        self.events = RepeatedEvents(logger)
+        """Failed requests, busy servers and invalid completions."""
         self._tokenizer = tokenizer
         # Each prompt is rendered twice: to see whether its item fits, and for the request.
         self._rendered = lru_cache(maxsize=64)(partial(render, tokenizer))
@@ -118,7 +119,7 @@ class InferenceClient:
     def metrics(self) -> dict[str, float]:
         """Outages, and the numbers of failed requests, busy servers and invalid completions."""
         values = self.servers.metrics()
-        for name, count in self._events.metrics("inference").items():
+        for name, count in self.events.metrics("inference").items():
             values[name.replace("_", "/", 1)] = count
         return values
 
@@ -141,12 +142,13 @@ class InferenceClient:
         in time, RequestRefusedError if the servers refuse the prompt, and EnvironmentSetupError if they refuse every
         prompt.
         """
+        sizes = self.request_sizes(sampling.n)
         requests = []
-        for n in self._request_sizes(sampling.n):
+        for n in sizes:
             request = self._complete_request(prompt, replace(sampling, n=n), step)
             requests.append(asyncio.ensure_future(request))
         try:
-            with self.spending.in_flight(len(prompt.tokens), sampling.n):
+            with self.spending.in_flight(len(sizes) * len(prompt.tokens), sampling.n):
                 answers = await asyncio.gather(*requests)
         except RequestRefusedError as error:
             self._note_refusal(error, prompt)
@@ -157,7 +159,7 @@ class InferenceClient:
         self._was_answered = True
         return list(itertools.chain.from_iterable(answers))
 
-    def _request_sizes(self, n: int) -> list[int]:
+    def request_sizes(self, n: int) -> list[int]:
         """How many completions each request asks for, so that every server takes it."""
         limits = [adapter.completions_per_request or n for adapter in self.adapters]
         most = min(limits, default=n)
@@ -184,9 +186,9 @@ class InferenceClient:
                     reply = await _reply_in_time(server, prompt, sampling)
                     return self._completions_of(reply, server, prompt, sampling.split, sampled_at)
             except ServerBusyError as error:
-                self._events.note("requests put off, the server is busy", str(error))
+                self.events.note("requests put off, the server is busy", str(error))
             except InferenceError as error:
-                self._events.note("requests failed", str(error))
+                self.events.note("requests failed", str(error))
                 raise
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
@@ -218,16 +220,18 @@ class InferenceClient:
             if invalid_reason:
                 problem = detail
                 kind = f"completions with {invalid_reason}, sent without advantage"
-                self._events.note(kind, f"{server.address}: {detail}")
+                self.events.note(kind, f"{server.address}: {detail}")
             if sampled.logprobs is None and server.has_tokens:
                 # Newer releases of TRL report them. Atropos' example trainer fails without them.
-                self._events.note(
+                self.events.note(
                     "completions without log probabilities, sent as they are",
                     server.address,
                 )
             completion = self._completion(sampled, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
-        self.spending.note(len(prompt.tokens), completions, reply.used)
+        # The tokens of invalid completions are replaced, but they were generated.
+        returned = sum(len(sampled.ids) for sampled in reply.completions)
+        self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             raise InferenceError(f"{server.address}: {count}: {problem}")

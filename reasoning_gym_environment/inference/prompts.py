@@ -68,9 +68,10 @@ class Prompt:
 class Sampling:
     """How completions are sampled. `split` chooses the server's training or evaluation queue.
 
-    Without `top_p` the server uses its own default. A request fails once all servers have been unavailable for
-    `patience_s` seconds; with None it waits without limit. A request that a server has not answered after `timeout_s`
-    seconds fails and is not repeated; with None, the timeout of the server applies alone.
+    Without `top_p`, vLLM and SGLang sample from the whole distribution, and other servers use their own default. A
+    request fails once all servers have been unavailable for `patience_s` seconds; with None it waits without limit. A
+    request that a server has not answered after `timeout_s` seconds fails and is not repeated; with None, the timeout
+    of the server applies alone.
     """
 
     n: int

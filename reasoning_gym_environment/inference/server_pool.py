@@ -84,12 +84,12 @@ class ServerState:
         self._failures = 0
         self._answered_at = -math.inf
         self._rested_at = -math.inf
-        self._reported_at = -math.inf
         self._resumes_at = 0.0
         self._limit = math.inf
         """Requests at the same time since the last rest: one, and one more for each answer."""
         self._began: dict[object, float] = {}
         """When each request in flight began."""
+        self._reminder: asyncio.TimerHandle | None = None
 
     @property
     def rest_s(self) -> float:
@@ -112,13 +112,19 @@ class ServerState:
 
     @asynccontextmanager
     async def request(self, split: str) -> AsyncIterator[ServerAdapter]:
-        """Enclose one request. An InferenceError in the block counts as a failure of the server, and is raised."""
+        """Wait for a slot, and enclose one request. Raises ServerBusyError if the server begins to rest meanwhile.
+
+        An InferenceError in the block counts as a failure of the server, and is raised.
+        """
         key = object()
         began = self._clock()
         self._began[key] = began
-        reminder = asyncio.get_running_loop().call_later(SILENT_S, self._report_silence)
+        if self._reminder is None:
+            self._remind_in(SILENT_S)
         try:
             async with self.adapter.slots(split):
+                if began <= self._rested_at:
+                    raise ServerBusyError(f"{self.adapter.address} began to rest while a request waited for it", 0.0)
                 began = self._clock()
                 self._began[key] = began
                 yield self.adapter
@@ -130,7 +136,6 @@ class ServerState:
             raise
         finally:
             del self._began[key]
-            reminder.cancel()
 
     def _note_answer(self, began: float, answered_at: float) -> None:
         self._failures = 0
@@ -163,19 +168,28 @@ class ServerState:
         # Clients that were refused together must not come back together.
         self._resumes_at = self._rested_at + seconds * random.uniform(1.0, 1.1)
 
+    def _remind_in(self, seconds: float) -> None:
+        self._reminder = asyncio.get_running_loop().call_later(seconds, self._report_silence)
+
     def _report_silence(self) -> None:
-        """Report that a request has waited for SILENT_S, unless another was answered or reported meanwhile."""
-        last_sign = max(self._answered_at, self._reported_at)
-        if self._clock() - last_sign >= SILENT_S:
-            self._reported_at = self._clock()
-            logger.warning(
-                "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, in "
-                "training also after env.worker_timeout seconds. After %d such requests the server is unavailable.",
-                self.adapter.address,
-                SILENT_S,
-                len(self._began),
-                UNAVAILABLE_AFTER,
-            )
+        """Report that requests have waited for SILENT_S without any answer, and repeat it every SILENT_S."""
+        self._reminder = None
+        if not self._began:
+            return
+        silent_since = max(self._answered_at, min(self._began.values()))
+        silent_s = round(self._clock() - silent_since, 3)
+        if silent_s < SILENT_S:
+            self._remind_in(SILENT_S - silent_s)
+            return
+        self._remind_in(SILENT_S)
+        logger.warning(
+            "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, in "
+            "training also after env.worker_timeout seconds. After %d such requests the server is unavailable.",
+            self.adapter.address,
+            silent_s,
+            len(self._began),
+            UNAVAILABLE_AFTER,
+        )
 
 
 class ServerPool:

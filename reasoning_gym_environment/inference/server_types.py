@@ -85,7 +85,7 @@ def _of_id_logprobs(row: list[Any], reason: Any) -> Sampled:
     ids = []
     logprobs = []
     for position in row:
-        token, logprob = next(iter(position[0].items()))
+        [(token, logprob), *_] = position[0].items()
         ids.append(int(token))
         logprobs.append(logprob)
     return Sampled(reason, ids, logprobs)
@@ -97,8 +97,8 @@ def _of_choices(choices: list[Any]) -> Reply:
         if choice.get("token_ids") is None:
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
         reported = choice.get("logprobs") or {}
-        logprobs = reported.get("token_logprobs") or []
-        completions.append(Sampled(choice.get("finish_reason"), choice["token_ids"], logprobs))
+        logprobs = list(reported.get("token_logprobs") or [])
+        completions.append(Sampled(choice.get("finish_reason"), list(choice["token_ids"]), logprobs))
     prompt_ids = choices[0].get("prompt_token_ids") if choices else None
     return Reply(completions, prompt_ids)
 
@@ -218,7 +218,9 @@ class ChatAdapter(ServerAdapter):
 
         The chat template is not used, because templates of reasoning models drop the thinking of earlier turns.
         """
-        ids = list(self._tokenizer.encode(text, add_special_tokens=False))
+        # Tokenizers refuse half of a surrogate pair, which JSON can contain.
+        encodable = text.encode(errors="replace").decode()
+        ids = list(self._tokenizer.encode(encodable, add_special_tokens=False))
         end = self._tokenizer.eos_token_id
         if reason == "stop" and end is not None:
             ids.append(end)

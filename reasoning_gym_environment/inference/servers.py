@@ -44,7 +44,7 @@ MAY_DEPEND_ON_FORM = (400, 422)
 LONGEST_PAUSE_S = 600.0
 """A server that asks for a longer pause gets its next request after this many seconds."""
 
-MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
+MALFORMED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 """The exceptions that reading a reply of another shape raises."""
 
 KEY = "openai.api_key"
@@ -82,11 +82,18 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Reply:
-    """The completions of one request. `used` is the number of completion tokens that the server reports, or 0."""
+    """The completions of one request. `used` is the number of completion tokens that the server reports, or 0.
+
+    Raises TypeError if `prompt_ids` has other values than integers.
+    """
 
     completions: list[Sampled]
     prompt_ids: list[int] | None = None
     used: int = 0
+
+    def __post_init__(self) -> None:
+        if any(type(token) is not int for token in self.prompt_ids or ()):
+            raise TypeError("the token ids of the prompt are not integers")
 
 
 class ServerAdapter:
@@ -270,8 +277,9 @@ def sentence_in(text: str) -> str:
     """
     try:
         body = json.loads(text)
-    except ValueError:
-        body = {"message": re.sub(r"<[^>]*>", " ", text)}
+    except (ValueError, RecursionError):
+        # Without `<` inside of a tag, the time is linear. A broken reply can hold a long completion of nothing but `<`.
+        body = {"message": re.sub(r"<[^<>]*>", " ", text)}
     message = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(message, dict):
         message = message.get("message") or message.get("detail")

@@ -50,7 +50,7 @@ class Spending:
             self._completions_in_flight -= completions
 
     def note(self, prompt_tokens: int, completions: Sequence[Completion], used: int = 0) -> None:
-        """Count an answered request. `used` is the number of completion tokens that the server reports, or 0."""
+        """Count an answered request. `used` is the number of completion tokens that the server generated, or 0."""
         returned = sum(completion.num_completion_tokens for completion in completions)
         self.requests += 1
         self.prompt_tokens += prompt_tokens

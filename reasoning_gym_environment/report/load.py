@@ -14,7 +14,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
@@ -223,7 +223,8 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
     else:
         run_id = str(resolved)
         kind = ROLLOUTS
-        label = path.stem
+        labels = [path.stem, f"{resolved.parent.name}/{path.stem}", run_id]
+        label = _first_free(labels, [run.label for run in runs.values()])
     content = read_file(path, kind)
     if content.malformed:
         sources.malformed[str(path)] = content.malformed
@@ -301,9 +302,12 @@ def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Ev
         f"{name}, {date}",
         str(path),
     ]
-    taken = {evaluation.name for evaluation in others}
-    free_names = [name for name in longer_names if name not in taken]
-    return Evaluation(free_names[0], model, parameters, content.samples, date, path)
+    free_name = _first_free(longer_names, [evaluation.name for evaluation in others])
+    return Evaluation(free_name, model, parameters, content.samples, date, path)
+
+
+def _first_free(names: Sequence[str], taken: Collection[str]) -> str:
+    return next(name for name in names if name not in taken)
 
 
 def _described(path: Path) -> tuple[str, Mapping[str, Any]]:

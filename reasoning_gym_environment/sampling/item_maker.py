@@ -265,8 +265,8 @@ class ItemMaker:
                     return problem
                 redrawn[HELD_OUT] += 1
         raise _NoneLeftError(
-            f"none of {retry + 1 - failures} questions in a row is for training: some are held out for evaluation "
-            f"({redrawn[HELD_OUT]}), some have no right answer ({redrawn[WRONG]})"
+            f"none of {retry + 1 - failures} questions is for training: each is held out for evaluation, or has no "
+            "right answer"
         )
 
 

@@ -434,6 +434,8 @@ class RolloutDumps:
         self._counts[kind]["groups_written"] += 1
         if log.count >= GROUPS_PER_FILE[kind]:
             self._close(kind)
+            # Other programs may move a full file away, and its name must not be used again.
+            self._counts[kind]["batch"] += 1
 
     def _open(self, kind: str) -> AppendLog:
         """Open the first file that is not full. A resumed run may find full files with its own names."""

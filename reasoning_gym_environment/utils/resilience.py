@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -92,7 +93,8 @@ class BackgroundCalls:
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Schedule a call. The returned future belongs to the running event loop. The caller need not await it.
 
-        A cancellation of the future withdraws the call if it has not begun.
+        A cancellation of the future withdraws the call if it has not begun. If the system allows no further thread,
+        the future raises OSError.
         """
         result: Future[T] = Future()
         previous = self._last
@@ -107,9 +109,13 @@ class BackgroundCalls:
                     result.set_exception(error)
 
         thread = threading.Thread(target=make_the_call, name=self._name, daemon=True)
-        # If the system allows no further thread, this raises, and the next call still waits for the previous call.
-        thread.start()
-        self._last = thread
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The next call still waits for the previous call.
+            result.set_exception(OSError(errno.EAGAIN, str(error)))
+        else:
+            self._last = thread
         return asyncio.wrap_future(result)
 
 

@@ -109,6 +109,10 @@ def _must_be_writable(setting: str, path: Path) -> Iterator[None]:
 class Output(Console):
     """Standard output. Raises BrokenPipeError if the reader has closed it, like `print`."""
 
+    def __init__(self) -> None:
+        # Names of tasks and reasons come from files and exceptions. Brackets and colons in them mean nothing.
+        super().__init__(markup=False, emoji=False)
+
     def on_broken_pipe(self) -> None:
         # rich calls this while it handles the error. Its own version would end the process with exit code 1.
         raise

@@ -296,6 +296,13 @@ async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
 ) -> None:
     caplog.set_level("INFO")
     inference = FakeInference()
-    await process(inference, 30, dry_run=True).run()
+    first = process(inference, 30, dry_run=True)
+    await first.run()
+    second = process(inference, 30, dry_run=True)
+    second.env.inference.adapters[0].completions_per_request = 1
+    await second.run()
     assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
-    assert any(message.startswith("Planned: 30 requests, ") for message in caplog.messages)
+    [group, completion] = [message.replace(",", "") for message in caplog.messages if message.startswith("Planned: ")]
+    assert group.startswith("Planned: 30 requests ") and completion.startswith("Planned: 90 requests ")
+    prompt_tokens = [int(plan.split()[3]) for plan in (group, completion)]
+    assert prompt_tokens[1] == 3 * prompt_tokens[0], "each request pays for its prompt"

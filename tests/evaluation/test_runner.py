@@ -95,6 +95,13 @@ async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
     assert (failed["unscored_reason"], asked["score"]) == ("inference failed: no route", 1.0)
 
 
+async def test_the_plan_has_no_prompts_that_are_too_long(make_problem: Any) -> None:
+    problems = [make_problem(entry={"question": question, "answer": "5"}) for question in ("a", "bcd")]
+    judge = evaluator(budget=lambda tokens: 100 if tokens == 1 else None)
+    expected = "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens."
+    assert judge.plan(EvalSet(problems), AnswerLog(None, {})) == expected
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
+from ..virtual_time import run_virtually
 
 PROMPT = Prompt([], "p", [1])
 ONE = Sampling(1, 10, 1.0)
@@ -154,6 +156,25 @@ def test_a_limit_of_tokens_counts_requests_in_flight_at_the_mean_length() -> Non
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 
 
+async def test_the_tokens_of_invalid_completions_are_spent(byte_tokenizer: Any) -> None:
+    client = client_of(byte_tokenizer, reply(GOOD, ([104] * 500, [math.nan] * 500)))
+    await client.complete(PROMPT, replace(ONE, n=2))
+    assert client.spending.completion_tokens == 502
+
+
+async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(byte_tokenizer: Any) -> None:
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        was_over.append(client.spending.is_over)
+        return reply(GOOD)
+
+    was_over: list[bool] = []
+    server = FakeServer(answer)
+    server.completions_per_request = 1
+    client = InferenceClient([server], byte_tokenizer, "my/tokenizer", spending=Spending(limit_tokens=4))
+    await client.complete(PROMPT, replace(ONE, n=4))
+    assert was_over == [True] * 4
+
+
 # --- servers that fail: requests are repeated, and servers rest
 
 
@@ -232,6 +253,40 @@ async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_
 
 def _no_answer() -> None:
     raise InferenceError("no answer in time")
+
+
+def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    async def requests() -> None:
+        pool = ServerPool([FakeServer(None, room=2)], RetryPolicy())
+
+        async def request(duration_s: float) -> None:
+            async with pool.turn("eval"):
+                await asyncio.sleep(duration_s)
+
+        # The third request waits for a slot. The second request keeps the server silent from 30 to 1000 s.
+        await asyncio.gather(*map(request, (30.0, 1000.0, 970.0)))
+        # Later requests are answered in time.
+        for _ in range(10):
+            await request(50.0)
+
+    run_virtually(requests())
+    silences = re.findall(r"No answer from http://fake/v1 for (\d+) s; (\d) requests wait", caplog.text)
+    assert silences == [(str(seconds), "2") for seconds in range(60, 970, 60)]
+
+
+async def test_a_server_that_rests_gets_no_request_that_waited_for_a_slot() -> None:
+    servers = Servers(1)
+    async with contextlib.AsyncExitStack() as first:
+        first.enter_context(contextlib.suppress(ServerBusyError))
+        await first.enter_async_context(servers.pool.turn("train"))
+        waiting = asyncio.create_task(servers.pool.turn("train").__aenter__())
+        await asyncio.sleep(0)
+        servers.now += 1.0
+        raise ServerBusyError("429", 30.0)
+    with pytest.raises(ServerBusyError, match="began to rest"):
+        await waiting
+    [state] = servers.pool.states
+    assert state.room("train") == 1 and 30.0 <= state.rest_s <= 33.0, "it counts as no further failure"
 
 
 async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_request_with_each_answer() -> None:

@@ -79,6 +79,16 @@ async def test_an_unexpected_error_costs_its_group_and_is_counted(
     assert sum(record.exc_info is not None for record in caplog.records) == 1, "the first one in full"
 
 
+async def test_failed_requests_are_summarised_at_shutdown(
+    env: ReasoningGymEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await make_group(env, lambda index: True)
+    await env.close()
+    count = env.inference.events.counts["requests failed"]
+    assert count > 1 and f"Requests failed: {count} times so far; last: no route" in caplog.text
+
+
 async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(env: ReasoningGymEnv, monkeypatch: Any) -> None:
     refuse = AsyncMock(side_effect=EnvironmentSetupError("the server wants none of it"))
     monkeypatch.setattr(env.inference, "complete", refuse)

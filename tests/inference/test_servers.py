@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import InferenceError, RequestRefusedError
+from reasoning_gym_environment.errors import InferenceError, RequestRefusedError, UnreadableReplyError
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
-from reasoning_gym_environment.inference.server_types import ADAPTERS, ChatAdapter, VllmAdapter
+from reasoning_gym_environment.inference.server_types import (
+    ADAPTERS,
+    ChatAdapter,
+    SglangAdapter,
+    TrlAdapter,
+    VllmAdapter,
+)
 from reasoning_gym_environment.inference.servers import (
     LONGEST_PAUSE_S,
     Reply,
     Sampled,
     ServerAdapter,
     pause_in,
+    sentence_in,
 )
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
@@ -84,6 +93,46 @@ async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> N
     for answer, error in (({"choices": [{"text": "hi"}]}, r"vLLM gives from 0\.10\.2 on"), (no_model, "The model `m`")):
         with pytest.raises(InferenceError, match=error):
             await adapter(VllmAdapter, NOT_FOUND, answer).sample(PROMPT, GROUP)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (VllmAdapter, '{"logprobs": [[[{}]]], "finish_reasons": ["stop"]}'),
+        (VllmAdapter, '{"choices": [{"token_ids": 5}]}'),
+        (VllmAdapter, '{"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": 1}}]}'),
+        (VllmAdapter, '{"choices": [{"token_ids": [5], "prompt_token_ids": ["5"]}]}'),
+        (VllmAdapter, "[" * 100_000),
+        (SglangAdapter, '{"meta_info": {"output_token_logprobs": 5}}'),
+        (TrlAdapter, '{"completion_ids": [5]}'),
+        (TrlAdapter, '{"completion_ids": [[5]], "prompt_ids": [[null]]}'),
+        (ChatAdapter, '{"choices": [{"message": {"content": ["x"]}}]}'),
+    ],
+)
+async def test_a_malformed_reply_is_an_error_of_its_server(kind: type[ServerAdapter], text: str) -> None:
+    with pytest.raises(UnreadableReplyError, match="does not have the format"):
+        await adapter(kind, (200, text)).sample(PROMPT, GROUP)
+
+
+async def test_a_malformed_error_or_list_of_models_is_ignored() -> None:
+    with pytest.raises(InferenceError, match="answers 500"):
+        await adapter(VllmAdapter, (500, "[" * 100_000)).sample(PROMPT, GROUP)
+    server = adapter(VllmAdapter, {}, models=[{"id": "m", "max_model_len": math.inf}])
+    await server.find_context()
+    assert server.context_length is None
+
+
+def test_the_message_of_a_broken_reply_is_found_in_linear_time() -> None:
+    began = time.process_time()
+    assert sentence_in("<" * 200_000) == "<" * 300
+    assert time.process_time() - began < 2.0, "quadratic time would be 20 s"
+
+
+async def test_half_of_a_surrogate_pair_in_a_text_is_tokenized_as_a_question_mark(byte_tokenizer: Any) -> None:
+    server = adapter(ChatAdapter, {"choices": [{"message": {"content": "\ud800"}, "finish_reason": "length"}]})
+    server._tokenizer = byte_tokenizer
+    [sampled] = (await server.sample(PROMPT, GROUP)).completions
+    assert sampled.ids == list(b"?")
 
 
 @pytest.mark.parametrize(

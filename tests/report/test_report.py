@@ -104,6 +104,15 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
 
 
+def test_files_of_process_with_the_same_name_have_different_labels(tmp_path: Path) -> None:
+    line = group_line("a_task", 0, 1, [1.0] * 8, Random(1))
+    paths = [write_lines(tmp_path / folder / "run.jsonl", [line]) for folder in ("a", "b", "c/b")]
+    sources = load(paths)
+    assert {run.label for run in sources.runs} == {"run", "b/run", str(paths[2])}
+    rollouts, _ = select(sources, 99)
+    assert len({rollout["source"] for rollout in rollouts}) == 3
+
+
 def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "run.jsonl", [group_line("a_task", n, 1, [1.0] * 8, Random(1)) for n in range(300)])
     page = tmp_path / "run.html"

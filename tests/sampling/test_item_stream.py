@@ -20,6 +20,7 @@ from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILU
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.tasks.difficulty_ladder import Level
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.workers.pool import PoolClosedError
 
@@ -84,6 +85,18 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
     again = await source.maker.make(ItemAddress(plain[0].task, 0, "train", 42, "0"), retry=1)
     assert drawn[0] == again
     assert source.metrics() == {"train/redrawn_held_out": 2.0}
+
+
+async def test_the_reason_of_a_level_counts_the_questions_of_this_level_alone() -> None:
+    class EveryQuestion:
+        def __contains__(self, question: object) -> bool:
+            return True
+
+    levels = [Level(index, 0.5, {"level": index}) for index in (1, 0)]
+    result = await sampler(held_out=EveryQuestion()).maker.make_at_first_of(levels, ItemAddress("gcd", 3, "train", 1))
+    [(_, reason, detail), (_, _, other_detail)] = result.exceeded
+    assert (reason, result.redrawn) == ("held_out", {"held_out": 50})
+    assert detail == other_detail and "none of 25 questions is for training" in detail
 
 
 async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:

@@ -10,6 +10,7 @@ import shutil
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,6 +92,28 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     counts = {"dumps/rollouts_dropped": 2, "dumps/rollouts_written": 1, "dumps/disk_outages": 1}
     assert counts.items() <= dumps.metrics().items()
     await dumps.close()
+
+
+async def test_a_group_that_no_thread_can_write_is_counted(
+    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    dumps = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
+    await add(dumps, 0)
+    assert dumps.metrics()["dumps/rollouts_dropped"] == 1.0
+    assert "can't start new thread" in caplog.text
+
+
+async def test_the_name_of_a_full_file_that_was_moved_away_is_not_used_again(tmp_path: Path, add: Any) -> None:
+    folder = tmp_path / "dumps"
+    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
+    await add(dumps, 0, 1)
+    (folder / NAME.format(0)).rename(tmp_path / "elsewhere")
+    resumed = RolloutDumps(folder, "other", "0.1.25", kinds=[ROLLOUTS])
+    resumed.load_state_dict(dumps.state_dict())
+    await add(resumed, 2)
+    await resumed.close()
+    assert indices(folder) == {NAME.format(1): [2]}
 
 
 async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(

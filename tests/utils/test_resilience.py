@@ -95,8 +95,8 @@ async def test_a_call_without_a_thread_does_not_let_the_next_call_overtake(monke
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError, match="new thread"):
-            background.submit(made.append, 1)
+        with pytest.raises(OSError, match="new thread"):
+            await background.submit(made.append, 1)
     assert background.is_busy
     second = background.submit(made.append, 2)
     done, _ = await asyncio.wait([second], timeout=0.05)

@@ -6,14 +6,17 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.utils.terminal import (
+    Output,
     check_file,
     check_folder,
     folder_name,
     not_negative,
     positive,
+    print_table,
     seconds,
     share,
     whole,
@@ -73,3 +76,12 @@ def test_an_input_is_not_replaced_under_any_name(tmp_path: Path, monkeypatch: py
             check_file("--output", name, inputs=["in.jsonl"])
     with pytest.raises(EnvironmentSetupError, match="would be replaced"):
         check_file("--output", "to/../new", inputs=["new"])
+
+
+def test_brackets_and_colons_in_tables_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", title="[red]title")
+    table.add_row("[/tmp] [bold] :x:", style="bold")
+    output = Output()
+    print_table(output, table)
+    output.print("[/tmp] [bold] :x:")
+    assert capsys.readouterr().out.count("[/tmp] [bold] :x:") == 2
