@@ -115,7 +115,9 @@ class RunCheckpoints:
 
     def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
         """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint."""
-        self._begun_at = now()
+        if not self._disk.is_busy:
+            # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
+            self._begun_at = now()
         document = {
             "version": VERSION,
             "step": self._state.step if step is None else step,

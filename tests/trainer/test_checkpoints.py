@@ -312,3 +312,19 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     await checkpoints.save_latest()
     await until(lambda: "The disk of the checkpoints is back" in caplog.text)
     assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10", "step-5"}
+
+
+async def test_a_disk_that_hangs_is_reported_although_checkpoint_steps_follow_each_other_quickly(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(module, "write_atomically", lambda *_: released.wait(60))
+    checkpoints = start(0).checkpoints
+    checkpoints.load()
+    for step in range(5):
+        monkeypatch.setattr(module, "now", lambda at=10.0 * step: at)
+        checkpoints.begin(step)
+        checkpoints.begin_if_due()
+    released.set()
+    await checkpoints.save_latest()
+    assert "The disk of the checkpoints is unavailable (a checkpoint is still being written)" in caplog.text
