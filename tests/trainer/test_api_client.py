@@ -111,7 +111,7 @@ def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tup
     settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
     config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
     run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
-    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(f"{api.address}/")), run
+    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(api.address)), run
 
 
 # --- registration and status
