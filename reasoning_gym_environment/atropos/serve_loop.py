@@ -31,11 +31,12 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
 from ..items import episode_of
+from ..telemetry.telemetry import GroupOutcome
 from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import supervise
 from ..utils.shutdown import uninterrupted
-from .hooks import Hooks
+from .hooks import DROPPED_BY_SUBCLASS, Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -310,20 +311,28 @@ class ServeLoop:
     async def _send(self, group: Any, item: Any) -> bool:
         """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""
         env = self._env
+        episode = episode_of(item)
         is_made = False
+        is_finished = group is None
         try:
             if group is not None:
                 group = await env.postprocess_histories(group)
-            if group is not None:
-                await env.handle_send_to_api(group, item)
-                is_made = True
+                if group is None:
+                    env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
+                else:
+                    await env.handle_send_to_api(group, item)
+                    is_made = True
+                is_finished = True
             await env.cleanup()
         except asyncio.CancelledError:
             # A group that is with the API client continues without its task.
-            if not is_made:
+            if not is_finished:
                 raise
         except Exception as error:  # noqa: BLE001
-            env.pipeline.note_fault(episode_of(item), error)
+            if is_finished:
+                self._run.failures.note("error in cleanup, after a group", f"{type(error).__name__}: {error}")
+            else:
+                env.pipeline.note_fault(episode, error)
         return is_made
 
     def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:

@@ -273,6 +273,37 @@ def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
     world.check_nothing_is_lost()
 
 
+def outcomes_of(world: World) -> dict[str, float]:
+    return {name.removeprefix("groups/"): count for name, count in world.run.telemetry.outcomes.metrics().items()}
+
+
+def test_groups_that_a_subclass_drops_are_finished_and_counted() -> None:
+    def plan(world: World) -> list[Event]:
+        async def drop_every_second(group: Any) -> Any:
+            return group if len(world.started) % 2 else None
+
+        world.postprocess_histories = drop_every_second  # type: ignore[method-assign]
+        return []
+
+    world = serves(20.0, plan, workers=1)
+    assert outcomes_of(world)["dropped"] >= 9
+    world.check_nothing_is_lost()
+
+
+def test_an_error_in_cleanup_does_not_count_the_group_once_more() -> None:
+    def plan(world: World) -> list[Event]:
+        async def fail() -> None:
+            raise ValueError("cannot clean up")
+
+        world.cleanup = fail  # type: ignore[method-assign]
+        return []
+
+    world = serves(20.0, plan)
+    assert outcomes_of(world).keys() == {"sent", "cancelled"}
+    assert world.run.failures.counts["error in cleanup, after a group"] >= len(world.api.accepted) > 0
+    world.check_nothing_is_lost()
+
+
 @pytest.mark.parametrize("hook_s", [serve_loop.GRACE_S / 4, 4 * serve_loop.GRACE_S])
 def test_at_shutdown_a_slow_hook_of_a_subclass_neither_delays_the_end_nor_repeats_a_group(hook_s: float) -> None:
     async def go() -> tuple[World, float]:
