@@ -207,6 +207,8 @@ class ChatAdapter(ServerAdapter):
         completions = []
         for choice in reply["choices"]:
             text = _text_of(choice["message"], prompt.thinking_opened)
+            # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
+            text = text.encode(errors="replace").decode()
             reason = choice.get("finish_reason")
             completions.append(Sampled(reason, self._tokenized(text, reason), text=text))
         usage = reply.get("usage") or {}

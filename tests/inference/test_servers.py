@@ -95,6 +95,7 @@ async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> N
         ({"content": "<think>a</think>x", "reasoning_content": "a"}, "", "<think>a</think>x"),
         # Cut off: it stays open.
         ({"content": None, "reasoning_content": "see <answer>4"}, "", "<think>\nsee <answer>4"),
+        ({"content": "half a character: \ud83d"}, "", "half a character: ?"),
     ],
 )
 async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: str, text: str) -> None:
