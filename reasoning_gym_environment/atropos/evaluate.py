@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import logging
@@ -22,6 +23,7 @@ from ..evaluation.results import (
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Run
+from ..utils.resilience import BackgroundCalls
 from . import preflight
 from .hooks import Hooks
 
@@ -116,12 +118,13 @@ async def _write(
 ) -> None:
     """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError.
 
-    A process that is killed meanwhile leaves the files of an earlier evaluation, or whole new files.
+    A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
+    leaves the files of an earlier evaluation, or whole new files.
     """
     unfinished = folder / UNFINISHED
     writer = copy.copy(env)
     writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})
-    await writer.evaluate_log(
+    writing = writer.evaluate_log(
         results.metrics(with_tasks=True),
         start_time=started,
         end_time=time.time(),
@@ -129,9 +132,14 @@ async def _write(
         generation_parameters=parameters,
         verbose=False,
     )
-    for name in (SAMPLES, METRICS):
-        (unfinished / name).replace(folder / name)
-    unfinished.rmdir()
+
+    def write() -> None:
+        asyncio.run(writing)
+        for name in (SAMPLES, METRICS):
+            (unfinished / name).replace(folder / name)
+        unfinished.rmdir()
+
+    await BackgroundCalls("results").submit(write)
 
 
 def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:
