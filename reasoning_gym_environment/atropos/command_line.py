@@ -331,10 +331,10 @@ def _none_or_text(text: str) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == "":
+    if value in (None, "", [], {}):
         return "none"
-    if isinstance(value, (list, dict)):
-        return ",".join(map(str, value)) or "none"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return str(value)
 
 
