@@ -17,7 +17,6 @@ from ..items import Item
 from ..pipeline import GroupPipeline
 from ..run import Run
 
-
 DROPPED_BY_SUBCLASS = "postprocess_histories returned no group"
 """The reason in the log for a group that a subclass has dropped."""
 

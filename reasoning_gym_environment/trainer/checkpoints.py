@@ -72,7 +72,7 @@ class RunCheckpoints:
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
         self._has_loaded = False
-        """Whether `load` has returned. Until then this process has a fresh state, which must not replace a saved one."""
+        """Whether `load` has returned. Before, this process has a fresh state, which must not replace a saved state."""
         self._has_left = False
         self._begun_at = now()
         self._disk = BackgroundCalls("checkpoints")
