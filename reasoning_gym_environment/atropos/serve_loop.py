@@ -80,7 +80,8 @@ def free_places(
 ) -> int:
     """How many groups may start now; zero or less if there is no room.
 
-    `workers` is how many groups may be sampled at once, `sampling` how many are. `on_the_way` counts the groups that
+    `workers` is how many groups may be sampled at once, `sampling` how many are. Groups for the reserved share of the
+    batches start even if all workers are busy or others have filled the queue. `on_the_way` counts the groups that
     have been sampled and that the queue in `status` does not show yet: they need a place in the queue, but no worker.
     With none on the way the arithmetic is Atropos' own.
     """
@@ -135,7 +136,10 @@ def is_passed(before: int, after: int, interval: int) -> bool:
 
 
 class ServeLoop:
-    """Starts groups until the trainer has all its steps, `max_num_workers` of the environment at once at most."""
+    """Starts groups until the trainer has all its steps.
+
+    At most `max_num_workers` groups are sampled at once, or as many as `min_batch_allocation` reserves if that is more.
+    """
 
     def __init__(self, env: Hooks) -> None:
         self._env = env
