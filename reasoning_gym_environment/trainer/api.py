@@ -125,7 +125,9 @@ class TrajectoryApi:
         state.checkpoint_interval = answer["checkpoint_interval"]
         self._take_over_steps(answer)
         if state.total_steps == -1:
-            raise EnvironmentSetupError("Neither env.total_steps nor the trainer says how many steps there are.")
+            raise EnvironmentSetupError(
+                "Neither env.total_steps nor the trainer says how many steps there are: set env.total_steps."
+            )
         logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
 
     async def _register_again(self, reason: str) -> None:
@@ -222,7 +224,7 @@ class TrajectoryApi:
                 # After the first registration a refusal may come from a gateway in front of an API that restarts.
                 if isinstance(error, RefusedError) and self._state.env_id is None:
                     raise self._refusal(path, error) from error
-                await asyncio.sleep(self._outage.failed(str(error), "waiting; `run-api` starts it"))
+                await asyncio.sleep(self._outage.failed(str(error), "waiting for run-api and its trainer"))
             else:
                 self._outage.over()
                 return answer

@@ -121,7 +121,8 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     api.has_trainer, api.step = False, 4
     session, run = process(api)
     registering = asyncio.create_task(session.register())
-    await until(lambda: "no trainer has requested a batch yet" in caplog.text)
+    line = "(no trainer has requested a batch yet); waiting for run-api and its trainer."
+    await until(lambda: line in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
