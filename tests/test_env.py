@@ -181,6 +181,22 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     assert parameters["reasoning_gym_environment_version"] == __version__
 
 
+async def test_an_evaluation_is_named_after_the_step_at_which_its_questions_are_requested(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    questions = env.run.questions
+
+    async def make_slowly() -> Any:
+        env.state.step = 31
+        return await questions()
+
+    monkeypatch.setattr(env.run, "questions", make_slowly)
+    env.state.step = 25
+    await env.evaluate()
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-31"]  # noqa: ASYNC240
+
+
 async def test_results_are_replaced_only_by_whole_results(
     ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

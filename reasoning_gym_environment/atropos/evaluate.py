@@ -87,13 +87,14 @@ async def evaluate_in_training(env: Hooks) -> dict[str, float]:
 async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     """The metrics of one evaluation. Raises EnvironmentSetupError.
 
-    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step, so that two of
-    them can be compared. A disk that refuses the results is logged.
+    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step at its first request,
+    so that two of them can be compared. A disk that refuses the results is logged.
     """
     run = env.run
+    # The first evaluation makes its questions, and the trainer makes steps meanwhile.
+    questions = await run.questions()
     step = run.state.step
     started = time.time()
-    questions = await run.questions()
     with AnswerLog(None, {}) as answers:
         samples = await run.evaluator.samples(questions, answers)
     results = summarise(samples)
