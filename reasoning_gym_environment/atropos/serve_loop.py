@@ -380,7 +380,8 @@ class ServeLoop:
         return self._run.api.is_available and self._answered_at <= since
 
     def _report_silence(self) -> None:
-        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", SILENT_S)
+        silent_s = now() - self._answered_at
+        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", silent_s)
 
     def _is_full(self, since: float) -> bool:
         """Whether the queue at run-api has no place for another group, and the trainer has made no step."""
@@ -393,7 +394,7 @@ class ServeLoop:
             "The queue at run-api is full, and the trainer has made no step for %.0f minutes. If it waits for a batch, "
             "an environment that was killed may still have its share of each batch reserved: restart run-api and the "
             "trainer.",
-            FULL_S / 60,
+            (now() - self._stepped_at) / 60,
         )
 
     def _waits_for(self) -> str:

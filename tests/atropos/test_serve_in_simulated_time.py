@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -86,10 +87,11 @@ def test_a_trainer_that_takes_no_batch_and_a_silent_run_api_are_reported(
 ) -> None:
     monkeypatch.setattr(serve_loop, "FULL_S", 60.0)
     serves(2.5 * 60.0, trainer_step_s=1e6)
-    assert [message for message in caplog.messages if "the trainer has made no step for 1 minutes" in message]
+    assert re.findall(r"the trainer has made no step for (\d) minutes", caplog.text) == ["1", "2"]
     caplog.clear()
-    serves(120.0, lambda world: [(10.0, lambda: world.api.block(90.0))], workers=1, batch_size=1024)
-    assert [message for message in caplog.messages if "has not answered for 60 s" in message]
+    serves(160.0, lambda world: [(10.0, lambda: world.api.block(145.0))], workers=1, batch_size=1024)
+    first, second = map(int, re.findall(r"has not answered for (\d+) s", caplog.text))
+    assert 60 <= first <= 70 and 120 <= second <= 140
     caplog.clear()
     # A slow trainer, which takes a batch now and then, is no reason for a warning.
     serves(150.0, trainer_step_s=45.0, latency=lambda: 0.5)
