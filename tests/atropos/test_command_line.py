@@ -146,6 +146,15 @@ def test_a_mistake_is_one_line_before_any_work(mistake: dict[str, str], refused:
     assert mistake["says"] in line
 
 
+def test_an_error_of_the_file_names_the_line_and_does_not_quote_a_key_in_it(refused: Run) -> None:
+    Path("run.yaml").write_text("openai:\n  api_key: sk-secret\n  model_name: a: b\nenv: {}\n")
+    [line] = refused("serve --config run.yaml")
+    assert "is not valid YAML" in line and "line 3" in line
+    Path("run.yaml").write_text("openai:\n  api_key: sk-secret: x\n")
+    [line] = refused("serve --config run.yaml")
+    assert "line 2" in line and "secret" not in line
+
+
 def test_each_invalid_setting_is_a_line_without_the_key(refused: Run) -> None:
     Path("run.yaml").write_text("env: {seed: x, group_size: 0}\nopenai: {api_key: 123456, timeout: soon}\nslurm: 7\n")
     lines = refused("serve --config run.yaml")
