@@ -189,6 +189,13 @@ class TrajectoryApi:
                 f"A group of {state.group_size} does not fit the trainer's batch of {state.batch_size}: "
                 "lower env.group_size or raise the batch size."
             )
+        elif state.batch_size % state.group_size:
+            logger.warning(
+                "The trainer's batch of %d is no multiple of env.group_size, %d: run-api cannot fill it with groups of "
+                "this environment alone. Change one of them, unless other environments have smaller groups.",
+                state.batch_size,
+                state.group_size,
+            )
 
     async def sign_off(self, env_id: int) -> bool:
         """Tell the API that this environment has ended, so that its share of the batches goes to the others.

@@ -161,11 +161,15 @@ async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_b
     assert api.signed_off[-1] == 3
 
 
-async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi) -> None:
+async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     session, run = process(api, total_steps=-1)
     await session.register()
     await session.take_over_limits()
     assert (run.total_steps, run.batch_size, run.max_token_len) == (9, 16, 500)
+    assert not caplog.messages
+    api.info = {"batch_size": 18, "max_token_len": -1}
+    await session.take_over_limits()
+    assert "The trainer's batch of 18 is no multiple of env.group_size, 4" in caplog.text
     api.info = {"batch_size": 3, "max_token_len": -1}
     with pytest.raises(EnvironmentSetupError, match=r"A group of 4 does not fit the trainer's batch of 3"):
         await session.take_over_limits()
