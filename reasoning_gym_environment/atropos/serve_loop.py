@@ -244,7 +244,9 @@ class ServeLoop:
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # An evaluation that fails costs its own numbers. Training continues.
-        if not evaluation.cancelled() and (error := evaluation.exception()) is not None:
+        if evaluation.cancelled():
+            logger.warning("The run ends before its last evaluation has ended, which therefore has no results.")
+        elif (error := evaluation.exception()) is not None:
             detail = f"{type(error).__name__}: {error}"
             self._run.failures.note("evaluation failed, training continues", detail)
             logger.error("The evaluation failed.", exc_info=error)

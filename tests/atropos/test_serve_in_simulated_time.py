@@ -237,6 +237,19 @@ def test_there_are_evaluations_only_if_there_are_questions(questions: int) -> No
     assert (world.evaluations > 0) == (questions > 0)
 
 
+def test_an_evaluation_that_the_end_of_the_run_stops_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def plan(world: World) -> list[Event]:
+        world.run.state.total_steps = 10
+        return []
+
+    world = serves(
+        600.0, plan, steps_per_eval=5, eval_handling="NONE", batch_size=16, trainer_step_s=5.0, evaluation_s=60.0
+    )
+    assert world.run.state.step < 10, "the last batches are in the queue"
+    assert world.evaluations == 1
+    assert "The run ends before its last evaluation has ended" in caplog.text
+
+
 def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() -> None:
     def plan(world: World) -> list[Event]:
         start = world.loop._start
