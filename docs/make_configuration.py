@@ -24,7 +24,8 @@ from reasoning_gym_environment.settings import EvaluationSettings, SamplingSetti
 PAGE = Path(__file__).with_name("configuration.md")
 
 ATROPOS = {
-    "max_num_workers": "Groups in progress for all servers. With -1, max_num_workers_per_node for each server.",
+    "max_num_workers": "Groups in progress for all servers. With -1, max_num_workers_per_node for each server. There "
+    "can be more with min_batch_allocation.",
     "max_num_workers_per_node": "Groups in progress for each inference server.",
     "steps_per_eval": "Training steps between two evaluations of serve. With 0, serve does not evaluate.",
     "eval_handling": "Effect of an evaluation on training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
@@ -39,11 +40,12 @@ ATROPOS = {
     "num_rollouts_to_keep": "Groups in the table train/rollouts.",
     "num_rollouts_per_group_for_logging": "Rollouts of each group in the table train/rollouts. With -1, all of them.",
     "ensure_scores_are_not_same": "Whether to drop groups whose scores are all equal. process keeps them.",
-    "data_path_to_save_groups": "JSONL file for every group. process always writes such a file.",
+    "data_path_to_save_groups": "JSONL file for the groups that serve sends. process always writes such a file.",
     "data_dir_to_save_evals": "Folder for evaluation results.",
     "min_items_sent_before_logging": "Log a step only after this many groups were sent.",
     "include_messages": "Whether to send the conversation with the tokens. process does.",
-    "min_batch_allocation": "Share of every batch that is reserved for this environment.",
+    "min_batch_allocation": "Share of every batch that is reserved for this environment. Groups for this share start "
+    "even if max_num_workers groups are in progress.",
     "worker_timeout": "Training requests that have no answer after this number of seconds fail. With -1, never.",
     "thinking_mode": "Whether to request reasoning from a provider that separates it from the answer (openai servers).",
     "reasoning_effort": "Effort of such reasoning: none, minimal, low, medium, high or xhigh.",

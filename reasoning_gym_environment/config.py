@@ -135,6 +135,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             raise ValueError(f"expected {special}a number {limits}, got {value}")
         return value
 
+    @field_validator("rollout_server_url")
+    @classmethod
+    def _paths_can_be_appended(cls, value: str) -> str:
+        return value.rstrip("/")
+
     @field_validator("rollout_save_score_threshold")
     @classmethod
     def _warn_if_nothing_can_exceed_it(cls, value: float) -> float:

@@ -184,8 +184,7 @@ class GroupPipeline:
         problem = self._why_unusable(group, heeds_length=heeds_length)
         if problem is not None:
             outcome, reason = problem
-            run.failures.note("group dropped", reason)
-            self.finish(episode, outcome)
+            self.drop(episode, outcome, reason)
             return False
         run.group_file.write(group)
         if not to_api:
@@ -223,6 +222,11 @@ class GroupPipeline:
         self.run.telemetry.outcomes.add(outcome, task)
         if episode is not None:
             self.run.stream.ledger.finish(episode.problem)
+
+    def drop(self, episode: Episode | None, outcome: GroupOutcome, reason: str) -> None:
+        """Log that a scored group is not sent, and finish the attempt."""
+        self.run.failures.note("group dropped", reason)
+        self.finish(episode, outcome)
 
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""

@@ -154,7 +154,7 @@ class SamplingSettings(TasksSettings):
     """Seed of the training items. The same seed and settings give the same items."""
     instance_id: str | None = Field(None, coerce_numbers_to_str=True)
     """Name of this environment, if several environments serve the same trainer. Environments with different names
-    use different items. Default: SLURM_PROCID if it is set, otherwise a number.
+    use different items. Default for `serve`: SLURM_PROCID if it is set, otherwise a number.
     """
     curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
     """With complexity_mode curriculum: the share of right answers, between 0 and 1, that each task should have.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from atroposlib.envs.base import BaseEnv
 
 from examples.demo.inference_server import Generation
 from reasoning_gym_environment import __version__
@@ -20,6 +23,7 @@ from reasoning_gym_environment.inference.prompts import system_prompt
 
 from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from .mock_dialects import ThreadedMockServer
+from .process_table import until
 
 
 @pytest.fixture
@@ -177,6 +181,22 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     assert parameters["reasoning_gym_environment_version"] == __version__
 
 
+async def test_an_evaluation_is_named_after_the_step_at_which_its_questions_are_requested(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    questions = env.run.questions
+
+    async def make_slowly() -> Any:
+        env.state.step = 31
+        return await questions()
+
+    monkeypatch.setattr(env.run, "questions", make_slowly)
+    env.state.step = 25
+    await env.evaluate()
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-31"]  # noqa: ASYNC240
+
+
 async def test_results_are_replaced_only_by_whole_results(
     ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +218,29 @@ async def test_results_are_replaced_only_by_whole_results(
     assert {path.name: path.read_bytes() for path in folder.glob("*.json*")} == before
     await env.evaluate()
     assert {path.name for path in folder.iterdir()} == before.keys()
+
+
+async def test_training_continues_while_the_disk_of_the_results_hangs(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    is_writing = threading.Event()
+    may_end = threading.Event()
+    write = BaseEnv.evaluate_log
+
+    async def write_slowly(writer: Any, *arguments: Any, **options: Any) -> None:
+        is_writing.set()
+        # The event loop of this test sets it, if nothing stops this loop.
+        assert may_end.wait(60)
+        await write(writer, *arguments, **options)
+
+    monkeypatch.setattr(type(env), "evaluate_log", write_slowly)
+    evaluation = asyncio.ensure_future(env.evaluate())
+    await until(is_writing.is_set)
+    assert not evaluation.done()
+    may_end.set()
+    await evaluation
+    assert (tmp_path / "step-0" / "metrics.json").exists()
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

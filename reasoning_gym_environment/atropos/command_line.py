@@ -331,10 +331,10 @@ def _none_or_text(text: str) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == "":
+    if value in (None, "", [], {}):
         return "none"
-    if isinstance(value, (list, dict)):
-        return ",".join(map(str, value)) or "none"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return str(value)
 
 
@@ -346,7 +346,9 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {"env": {}, "openai": []}
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # The errors about a text quote its lines, which may hold an API key. The errors about a file do not.
+        with path.open(encoding="utf-8") as file:
+            data = yaml.safe_load(file)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

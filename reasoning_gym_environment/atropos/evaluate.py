@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import logging
@@ -22,6 +23,7 @@ from ..evaluation.results import (
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Run
+from ..utils.resilience import BackgroundCalls
 from . import preflight
 from .hooks import Hooks
 
@@ -85,13 +87,14 @@ async def evaluate_in_training(env: Hooks) -> dict[str, float]:
 async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     """The metrics of one evaluation. Raises EnvironmentSetupError.
 
-    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step, so that two of
-    them can be compared. A disk that refuses the results is logged.
+    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step at its first request,
+    so that two of them can be compared. A disk that refuses the results is logged.
     """
     run = env.run
+    # The first evaluation makes its questions, and the trainer makes steps meanwhile.
+    questions = await run.questions()
     step = run.state.step
     started = time.time()
-    questions = await run.questions()
     with AnswerLog(None, {}) as answers:
         samples = await run.evaluator.samples(questions, answers)
     results = summarise(samples)
@@ -116,12 +119,13 @@ async def _write(
 ) -> None:
     """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError.
 
-    A process that is killed meanwhile leaves the files of an earlier evaluation, or whole new files.
+    A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
+    leaves the files of an earlier evaluation, or whole new files.
     """
     unfinished = folder / UNFINISHED
     writer = copy.copy(env)
     writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})
-    await writer.evaluate_log(
+    writing = writer.evaluate_log(
         results.metrics(with_tasks=True),
         start_time=started,
         end_time=time.time(),
@@ -129,9 +133,14 @@ async def _write(
         generation_parameters=parameters,
         verbose=False,
     )
-    for name in (SAMPLES, METRICS):
-        (unfinished / name).replace(folder / name)
-    unfinished.rmdir()
+
+    def write() -> None:
+        asyncio.run(writing)
+        for name in (SAMPLES, METRICS):
+            (unfinished / name).replace(folder / name)
+        unfinished.rmdir()
+
+    await BackgroundCalls("results").submit(write)
 
 
 def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:

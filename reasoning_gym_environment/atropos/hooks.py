@@ -17,6 +17,9 @@ from ..items import Item
 from ..pipeline import GroupPipeline
 from ..run import Run
 
+DROPPED_BY_SUBCLASS = "postprocess_histories returned no group"
+"""The reason in the log for a group that a subclass has dropped."""
+
 
 class Hooks(Protocol):
     """An environment as `serve`, `process` and `evaluate` see it."""
@@ -50,7 +53,7 @@ class Hooks(Protocol):
         """A scored group of this item, or None if the attempt has ended without one."""
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
-        """The group, changed as a subclass wants it."""
+        """The group, changed as a subclass wants it, or None if the subclass drops it."""
 
     async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
         """Begin to deliver a scored group."""

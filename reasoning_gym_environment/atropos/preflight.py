@@ -318,7 +318,7 @@ async def _probe(url: str) -> str | None:
 async def _wait_until_reachable(urls: list[str]) -> None:
     """Return once one of `urls` answers. Log the wait at once, and every minute."""
     outage = Outage(logger, "The inference server", first_delay_s=RETRY_S, max_delay_s=RETRY_S)
-    while urls and all(problems := [await _probe(url) for url in urls]):  # noqa: ASYNC110
+    while urls and all(problems := await asyncio.gather(*map(_probe, urls))):  # noqa: ASYNC110
         await asyncio.sleep(outage.failed(str(problems[0]), "waiting; start it, or set openai.base_url"))
     outage.over()
 

@@ -28,7 +28,7 @@ from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from . import preflight
-from .hooks import Hooks
+from .hooks import DROPPED_BY_SUBCLASS, Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -221,13 +221,16 @@ class GroupWriter:
         if group is None:
             return False
         # The completions have been paid for, so the group is written even if the run is stopped now.
-        await uninterrupted(self._write(group, item))
-        return True
+        is_written: bool = await uninterrupted(self._write(group, item))
+        return is_written
 
-    async def _write(self, group: Any, item: Any) -> None:
+    async def _write(self, group: Any, item: Any) -> bool:
         env = self._env
         episode = episode_of(item)
         group = await env.postprocess_histories(group)
+        if group is None:
+            env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
+            return False
         await env.log_group(group, item)
         details = described(episode, self._run.runtime.library.version, self._groups.identity or {})
         try:
@@ -239,6 +242,7 @@ class GroupWriter:
         self._run.state.step += 1
         if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()
+        return True
 
 
 def _report(env: Hooks, groups: AppendLog) -> None:

@@ -31,11 +31,12 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
 from ..items import episode_of
+from ..telemetry.telemetry import GroupOutcome
 from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import supervise
 from ..utils.shutdown import uninterrupted
-from .hooks import Hooks
+from .hooks import DROPPED_BY_SUBCLASS, Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ def free_places(
 ) -> int:
     """How many groups may start now; zero or less if there is no room.
 
-    `workers` is how many groups may be sampled at once, `sampling` how many are. `on_the_way` counts the groups that
+    `workers` is how many groups may be sampled at once, `sampling` how many are. Groups for the reserved share of the
+    batches start even if all workers are busy or others have filled the queue. `on_the_way` counts the groups that
     have been sampled and that the queue in `status` does not show yet: they need a place in the queue, but no worker.
     With none on the way the arithmetic is Atropos' own.
     """
@@ -134,7 +136,10 @@ def is_passed(before: int, after: int, interval: int) -> bool:
 
 
 class ServeLoop:
-    """Starts groups until the trainer has all its steps, `max_num_workers` of the environment at once at most."""
+    """Starts groups until the trainer has all its steps.
+
+    At most `max_num_workers` groups are sampled at once, or as many as `min_batch_allocation` reserves if that is more.
+    """
 
     def __init__(self, env: Hooks) -> None:
         self._env = env
@@ -239,7 +244,9 @@ class ServeLoop:
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # An evaluation that fails costs its own numbers. Training continues.
-        if not evaluation.cancelled() and (error := evaluation.exception()) is not None:
+        if evaluation.cancelled():
+            logger.warning("The run ends before its last evaluation has ended, which therefore has no results.")
+        elif (error := evaluation.exception()) is not None:
             detail = f"{type(error).__name__}: {error}"
             self._run.failures.note("evaluation failed, training continues", detail)
             logger.error("The evaluation failed.", exc_info=error)
@@ -310,20 +317,28 @@ class ServeLoop:
     async def _send(self, group: Any, item: Any) -> bool:
         """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""
         env = self._env
+        episode = episode_of(item)
         is_made = False
+        is_finished = group is None
         try:
             if group is not None:
                 group = await env.postprocess_histories(group)
-            if group is not None:
-                await env.handle_send_to_api(group, item)
-                is_made = True
+                if group is None:
+                    env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
+                else:
+                    await env.handle_send_to_api(group, item)
+                    is_made = True
+                is_finished = True
             await env.cleanup()
         except asyncio.CancelledError:
             # A group that is with the API client continues without its task.
-            if not is_made:
+            if not is_finished:
                 raise
         except Exception as error:  # noqa: BLE001
-            env.pipeline.note_fault(episode_of(item), error)
+            if is_finished:
+                self._run.failures.note("error in cleanup, after a group", f"{type(error).__name__}: {error}")
+            else:
+                env.pipeline.note_fault(episode, error)
         return is_made
 
     def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:
@@ -367,7 +382,8 @@ class ServeLoop:
         return self._run.api.is_available and self._answered_at <= since
 
     def _report_silence(self) -> None:
-        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", SILENT_S)
+        silent_s = now() - self._answered_at
+        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", silent_s)
 
     def _is_full(self, since: float) -> bool:
         """Whether the queue at run-api has no place for another group, and the trainer has made no step."""
@@ -380,7 +396,7 @@ class ServeLoop:
             "The queue at run-api is full, and the trainer has made no step for %.0f minutes. If it waits for a batch, "
             "an environment that was killed may still have its share of each batch reserved: restart run-api and the "
             "trainer.",
-            FULL_S / 60,
+            (now() - self._stepped_at) / 60,
         )
 
     def _waits_for(self) -> str:

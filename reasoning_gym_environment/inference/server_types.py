@@ -207,6 +207,8 @@ class ChatAdapter(ServerAdapter):
         completions = []
         for choice in reply["choices"]:
             text = _text_of(choice["message"], prompt.thinking_opened)
+            # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
+            text = text.encode(errors="replace").decode()
             reason = choice.get("finish_reason")
             completions.append(Sampled(reason, self._tokenized(text, reason), text=text))
         usage = reply.get("usage") or {}
@@ -218,9 +220,7 @@ class ChatAdapter(ServerAdapter):
 
         The chat template is not used, because templates of reasoning models drop the thinking of earlier turns.
         """
-        # Tokenizers refuse half of a surrogate pair, which JSON can contain.
-        encodable = text.encode(errors="replace").decode()
-        ids = list(self._tokenizer.encode(encodable, add_special_tokens=False))
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False))
         end = self._tokenizer.eos_token_id
         if reason == "stop" and end is not None:
             ids.append(end)

@@ -238,6 +238,7 @@ class GroupOutcome(StrEnum):
                       the trainer took too many steps since sampling       stale
                       `process` wrote it to its file                       written
                       its size differs from what the trainer expects       dropped
+                      a subclass dropped it                                dropped
         at any time ─> it was stopped and its item is requeued             cancelled
                        an error in this environment, which is logged       fault
 

@@ -125,7 +125,9 @@ class TrajectoryApi:
         state.checkpoint_interval = answer["checkpoint_interval"]
         self._take_over_steps(answer)
         if state.total_steps == -1:
-            raise EnvironmentSetupError("Neither env.total_steps nor the trainer says how many steps there are.")
+            raise EnvironmentSetupError(
+                "Neither env.total_steps nor the trainer says how many steps there are: set env.total_steps."
+            )
         logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
 
     async def _register_again(self, reason: str) -> None:
@@ -187,6 +189,13 @@ class TrajectoryApi:
                 f"A group of {state.group_size} does not fit the trainer's batch of {state.batch_size}: "
                 "lower env.group_size or raise the batch size."
             )
+        elif state.batch_size % state.group_size:
+            logger.warning(
+                "The trainer's batch of %d is no multiple of env.group_size, %d: run-api cannot fill it with groups of "
+                "this environment alone. Change one of them, unless other environments have smaller groups.",
+                state.batch_size,
+                state.group_size,
+            )
 
     async def sign_off(self, env_id: int) -> bool:
         """Tell the API that this environment has ended, so that its share of the batches goes to the others.
@@ -222,7 +231,7 @@ class TrajectoryApi:
                 # After the first registration a refusal may come from a gateway in front of an API that restarts.
                 if isinstance(error, RefusedError) and self._state.env_id is None:
                     raise self._refusal(path, error) from error
-                await asyncio.sleep(self._outage.failed(str(error), "waiting; `run-api` starts it"))
+                await asyncio.sleep(self._outage.failed(str(error), "waiting for run-api and its trainer"))
             else:
                 self._outage.over()
                 return answer

@@ -71,6 +71,8 @@ class RunCheckpoints:
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
+        self._has_loaded = False
+        """Whether `load` has returned. Before, this process has a fresh state, which must not replace a saved state."""
         self._has_left = False
         self._begun_at = now()
         self._disk = BackgroundCalls("checkpoints")
@@ -113,7 +115,9 @@ class RunCheckpoints:
 
     def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
         """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint."""
-        self._begun_at = now()
+        if not self._disk.is_busy:
+            # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
+            self._begun_at = now()
         document = {
             "version": VERSION,
             "step": self._state.step if step is None else step,
@@ -142,7 +146,7 @@ class RunCheckpoints:
 
     @property
     def _are_kept(self) -> bool:
-        return self._state.checkpoint_interval > 0 and not self._has_left
+        return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
     def _write(self, names: Sequence[str], text: str) -> None:
         if self._has_left:
@@ -200,6 +204,7 @@ class RunCheckpoints:
                 is_refused = True
                 continue
             self.is_resumed = True
+            self._has_loaded = True
             logger.info("Resumed from %s, written at step %d.", path, document["step"])
             return
         if is_refused:
@@ -214,6 +219,7 @@ class RunCheckpoints:
                 folder,
                 state.step,
             )
+        self._has_loaded = True
 
     def _note_killed(self, registered: Any) -> None:
         # The API does not notice when an environment is killed, and keeps its share of every batch reserved. Numbers

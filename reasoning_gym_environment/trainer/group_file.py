@@ -57,7 +57,13 @@ class GroupFile:
     def _append(self, path: Path, group: dict[str, Any]) -> None:
         if self._log is None:
             self._log = open_groups(path, {}, is_resumed=False)
-        self._log.append(group)
+        try:
+            self._log.append(group)
+        except FileNotFoundError:
+            # Somebody has removed the file or moved it away, with the groups that it has.
+            self._log.close()
+            self._log = open_groups(path, {}, is_resumed=False)
+            self._log.append(group)
 
     def _close(self) -> None:
         if self._log is not None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 class RunState:
     """The trainer's limits and progress.
 
-    `batch_size` and `total_steps` begin as the settings' values and become the trainer's where the trainer sets its
-    own. `max_token_len` is the trainer's limit for a whole sequence, in tokens; there is none if it is not positive.
-    `repeated_steps` counts the steps that a restarted trainer has taken once more.
+    `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and its
+    number of steps replaces the second if that is -1. `max_token_len` is the trainer's limit for a whole sequence, in
+    tokens; there is none if it is not positive. `repeated_steps` counts the steps that a restarted trainer has taken
+    once more.
     """
 
     group_size: int

@@ -67,7 +67,7 @@ class HttpTransport:
     """Requests over HTTP. Only connections that carry groups stay open."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+        self.url = url
         self._idle: list[_TrainerConnection] = []
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

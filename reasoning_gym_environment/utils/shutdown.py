@@ -47,7 +47,6 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
         await task
     except asyncio.CancelledError:
         if not received:
-            task.cancel()
             raise
     finally:
         await close
@@ -62,11 +61,14 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
 
 async def shutdown_step(name: str, step: Awaitable[Any], limit_s: float | None = STEP_S) -> None:
     """Run one shutdown step. Log a failure or a timeout, and continue."""
+    work = asyncio.ensure_future(step)
     try:
-        await with_deadline(limit_s, step)
-    except TimeoutError:
-        logger.error("Shutdown: %s timed out after %g s.", name, limit_s)
+        await with_deadline(limit_s, work)
     except Exception as error:
+        # A file system can raise TimeoutError as well.
+        if work.cancelled():
+            logger.error("Shutdown: %s timed out after %s s.", name, limit_s)
+            return
         # An error of the disk is explained by its message. Any other error is a defect and needs its traceback.
         is_defect = not isinstance(error, OSError)
         logger.error("Shutdown: %s failed: %s", name, error, exc_info=is_defect)

@@ -101,6 +101,13 @@ def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
         assert run(f"{command} --openai.server_type openai")["config"].tokenizer_name == name
 
 
+def test_the_log_has_the_settings_that_are_not_the_defaults_with_their_values(run: Run, caplog: Any) -> None:
+    run("serve --env.include_tasks gcd,lcm --env.task_weights gcd=2 --env.min_batch_allocation none")
+    changed = "env.min_batch_allocation none, env.include_tasks gcd,lcm, env.task_weights {'gcd': 2.0}"
+    [line] = [message for message in caplog.messages if message.startswith("Settings other than the defaults")]
+    assert all(setting in line for setting in changed.split(", ")), line
+
+
 def test_help_shows_what_users_set_and_help_all_everything(run: Run, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("COLUMNS", "10000")
     shown = []
@@ -137,6 +144,15 @@ def test_a_mistake_is_one_line_before_any_work(mistake: dict[str, str], refused:
     Path("a_file").touch()
     [line] = refused(mistake["run"])
     assert mistake["says"] in line
+
+
+def test_an_error_of_the_file_names_the_line_and_does_not_quote_a_key_in_it(refused: Run) -> None:
+    Path("run.yaml").write_text("openai:\n  api_key: sk-secret\n  model_name: a: b\nenv: {}\n")
+    [line] = refused("serve --config run.yaml")
+    assert "is not valid YAML" in line and "line 3" in line
+    Path("run.yaml").write_text("openai:\n  api_key: sk-secret: x\n")
+    [line] = refused("serve --config run.yaml")
+    assert "line 2" in line and "secret" not in line
 
 
 def test_each_invalid_setting_is_a_line_without_the_key(refused: Run) -> None:

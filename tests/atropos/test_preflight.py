@@ -171,6 +171,20 @@ async def test_serve_waits_for_an_inference_server_and_says_so_once(
     assert caplog.text.count("The inference server is back") == 1
 
 
+async def test_serve_looks_for_all_inference_servers_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+    all_are_looked_for = asyncio.Event()
+
+    async def probe(url: str) -> None:
+        looked_for.append(url)
+        if len(looked_for) == 3:
+            all_are_looked_for.set()
+        await all_are_looked_for.wait()
+
+    monkeypatch.setattr(preflight, "_probe", probe)
+    await asyncio.wait_for(preflight._wait_until_reachable(["http://a", "http://b", "http://c"]), 10)
+
+
 def test_as_many_files_may_be_open_as_the_machine_lets_this_process_open(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(1024, 4096), (256, preflight.resource.RLIM_INFINITY), (70_000, 80_000)]
     for soft, hard in limits:

@@ -270,6 +270,21 @@ async def test_a_run_that_is_stopped_in_a_hook_of_a_subclass_has_the_groups_of_t
     assert written(tmp_path)
 
 
+async def test_groups_that_a_subclass_drops_are_replaced_by_others(tmp_path: Path, process: Any) -> None:
+    run = process(FakeInference(), 5, 1)
+    calls = 0
+
+    async def drop_every_second(group: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return group if calls % 2 else None
+
+    run.env.postprocess_histories = drop_every_second
+    await run.run()
+    assert len(written(tmp_path)) == 5 and calls == 9
+    assert run.env.run.telemetry.outcomes.metrics() == {"groups/written": 5.0, "groups/dropped": 4.0}
+
+
 @pytest.mark.parametrize(("concurrency", "good"), [(1, 5), (4, 0)])
 async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     tmp_path: Path, process: Any, concurrency: int, good: int

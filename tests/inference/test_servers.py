@@ -144,6 +144,7 @@ async def test_half_of_a_surrogate_pair_in_a_text_is_tokenized_as_a_question_mar
         ({"content": "<think>a</think>x", "reasoning_content": "a"}, "", "<think>a</think>x"),
         # Cut off: it stays open.
         ({"content": None, "reasoning_content": "see <answer>4"}, "", "<think>\nsee <answer>4"),
+        ({"content": "half a character: \ud83d"}, "", "half a character: ?"),
     ],
 )
 async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: str, text: str) -> None:

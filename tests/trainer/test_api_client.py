@@ -111,7 +111,7 @@ def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tup
     settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
     config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
     run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
-    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(f"{api.address}/")), run
+    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(api.address)), run
 
 
 # --- registration and status
@@ -121,7 +121,8 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     api.has_trainer, api.step = False, 4
     session, run = process(api)
     registering = asyncio.create_task(session.register())
-    await until(lambda: "no trainer has requested a batch yet" in caplog.text)
+    line = "(no trainer has requested a batch yet); waiting for run-api and its trainer."
+    await until(lambda: line in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
@@ -160,11 +161,15 @@ async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_b
     assert api.signed_off[-1] == 3
 
 
-async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi) -> None:
+async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     session, run = process(api, total_steps=-1)
     await session.register()
     await session.take_over_limits()
     assert (run.total_steps, run.batch_size, run.max_token_len) == (9, 16, 500)
+    assert not caplog.messages
+    api.info = {"batch_size": 18, "max_token_len": -1}
+    await session.take_over_limits()
+    assert "The trainer's batch of 18 is no multiple of env.group_size, 4" in caplog.text
     api.info = {"batch_size": 3, "max_token_len": -1}
     with pytest.raises(EnvironmentSetupError, match=r"A group of 4 does not fit the trainer's batch of 3"):
         await session.take_over_limits()

@@ -220,6 +220,22 @@ async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_us
     assert not (folder_of(tmp_path) / "step-12.json").exists()
 
 
+async def test_a_start_that_fails_before_it_has_loaded_the_state_leaves_the_saved_state_as_it_is(start: Start) -> None:
+    first = start(0)
+    first.loaded()
+    await first.save(5, 42)
+    second = start(5, beside=True)
+    with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
+        second.loaded()
+    first.checkpoints.leave()
+    # The folder is free by the time at which the second process closes.
+    await second.checkpoints.save_latest()
+    # Registration failed, so this process has not looked for checkpoints.
+    third = start(5)
+    await third.checkpoints.save_latest()
+    assert start(5).loaded() == 42
+
+
 # --- a process finds the folder of its run again, and never shares it with a living one
 
 
@@ -287,6 +303,7 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     monkeypatch.setattr(module, "write_atomically", lambda *data, w=write_atomically: released.wait(60) and w(*data))
     monkeypatch.setattr(module, "SAVE_EVERY_S", 0.0)
     checkpoints = start(0).checkpoints
+    checkpoints.load()
     for step in (5, 10):
         checkpoints.begin(step)
         checkpoints.begin_if_due()
@@ -295,3 +312,19 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     await checkpoints.save_latest()
     await until(lambda: "The disk of the checkpoints is back" in caplog.text)
     assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10", "step-5"}
+
+
+async def test_a_disk_that_hangs_is_reported_although_checkpoint_steps_follow_each_other_quickly(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(module, "write_atomically", lambda *_: released.wait(60))
+    checkpoints = start(0).checkpoints
+    checkpoints.load()
+    for step in range(5):
+        monkeypatch.setattr(module, "now", lambda at=10.0 * step: at)
+        checkpoints.begin(step)
+        checkpoints.begin_if_due()
+    released.set()
+    await checkpoints.save_latest()
+    assert "The disk of the checkpoints is unavailable (a checkpoint is still being written)" in caplog.text

@@ -34,14 +34,17 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
         await shutdown_step("writing", step("write", OSError(errno.ENOSPC, "No space left on device")))
         await shutdown_step("signing off", step("never", seconds=60.0), 0.05)
         await shutdown_step("a bug", step("bug", KeyError("bug")))
+        # A network file system raises this error.
+        await shutdown_step("closing", step("close", TimeoutError(errno.ETIMEDOUT, "Connection timed out")), None)
 
     with pytest.raises(ends) if ends else contextlib.nullcontext():
         await run_then_close(work(), end())
-    assert made == ["write", "bug"]
+    assert made == ["write", "bug", "close"]
     assert [(record.message, bool(record.exc_info)) for record in caplog.records] == [
         ("Shutdown: writing failed: [Errno 28] No space left on device", False),
         ("Shutdown: signing off timed out after 0.05 s.", False),
         ("Shutdown: a bug failed: 'bug'", True),
+        ("Shutdown: closing failed: [Errno 110] Connection timed out", False),
     ]
 
 
