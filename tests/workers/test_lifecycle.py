@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from ..process_table import linux_only
+from ..process_table import linux_only, parents, until, workers_of
 from .conftest import grading
 
 slow = pytest.mark.slow
@@ -38,6 +39,18 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
         assert "2 answers to a executes_answers problem could not be scored" in caplog.text
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
+
+
+@linux_only
+async def test_a_busy_child_ends_with_its_worker_even_without_a_sandbox() -> None:
+    async with grading(sandbox="off") as grader:
+        worker = grader._workers[0].pid or 0
+        grading_of_group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]))
+        await until(lambda: bool(workers_of(worker)))
+        [child] = workers_of(worker)
+        os.kill(worker, signal.SIGKILL)
+        await until(lambda: child not in parents())
+        grading_of_group.cancel()
 
 
 @slow
