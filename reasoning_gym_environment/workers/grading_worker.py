@@ -24,7 +24,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,7 +34,15 @@ from ..verification.grade import Verifier, check_for, grade
 from . import confinement
 from .confinement import RESULT_FD, ChildConfinement
 from .datasets import DatasetCache
-from .protocol import RECORD_SIZE, Channel, Imports, ProtocolError, pack_record, unpack_record
+from .protocol import (
+    RECORD_SIZE,
+    Channel,
+    Imports,
+    ProtocolError,
+    UnreadableMessageError,
+    pack_record,
+    unpack_record,
+)
 
 WALL_FACTOR = 4.0
 """The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
@@ -119,16 +127,16 @@ def main(parent: int) -> None:
     # The environment closes the socket when it ends.
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            request: GroupRequest = channel.receive()
             reply: dict[str, Any]
             try:
+                request: GroupRequest = channel.receive()
                 is_isolated = _is_unguarded(request, unguarded, start.allow_unguarded)
                 grade_answer = _grade_answer(request, datasets, is_strict=start.strict)
                 verdicts = _verdicts(request, grade_answer, child, is_isolated=is_isolated)
                 reply = {"verdicts": [asdict(verdict) for verdict in verdicts]}
             except RefusedError as error:
                 reply = {"failure": str(error)}
-            except DatasetError as error:
+            except (DatasetError, UnreadableMessageError) as error:
                 reply = {"unscored": str(error)}
             channel.send(json.dumps(reply).encode())
 
@@ -146,7 +154,9 @@ def _is_unguarded(request: GroupRequest, unguarded: Mapping[str, str], allowed: 
 def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
     """`task` and, where its config lists datasets (reasoning-gym's `composite`), the tasks of these datasets."""
     names = {task}
-    for part in config.get("datasets") or ():
+    parts = config.get("datasets")
+    # A user's own config may have a field of this name with any value.
+    for part in parts if isinstance(parts, Sequence) else ():
         fields = part if isinstance(part, Mapping) else getattr(part, "__dict__", {})
         name = str(fields.get("name"))
         names |= tasks_within(name, fields.get("config") or {})
