@@ -26,6 +26,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..records import Status, Verdict
@@ -315,7 +316,7 @@ class Child:
 
 
 def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
-    """The verdict of `grade_with`, or MEMORY if the verifier ran out of memory and the answer is not right."""
+    """The verdict of `grade_with`, or MEMORY if the memory ran out and the answer was not found right."""
     out_of_memory = False
 
     def contained(answer: str, entry: dict[str, Any]) -> float:
@@ -326,10 +327,14 @@ def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]
             out_of_memory = True
             raise
 
-    verdict = grade_with(contained)
-    if out_of_memory and verdict.value < 1.0:
-        return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
-    return verdict
+    try:
+        verdict = grade_with(contained)
+        if verdict.value == 1.0 or not out_of_memory:
+            return verdict
+    except MemoryError:
+        # The form or the validator of the task ran out of memory.
+        pass
+    return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
 
 
 def _describe_end(status: int) -> Verdict:
@@ -339,9 +344,7 @@ def _describe_end(status: int) -> Verdict:
         reason = "it could not be confined" if code == _SETUP_FAILED else f"it exited with {code}"
         return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process ended early: {reason}")
     number = os.WTERMSIG(status)
-    if number == signal.SIGXCPU:
-        return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
-    detail = f"the verifier's process died of {signal.Signals(number).name}"
+    detail = f"the verifier's process died of signal {number} ({signal.strsignal(number)})"
     if number == signal.SIGSYS:
         detail = "the verifier made a forbidden system call"
     return Verdict(0.0, Status.CRASHED, detail=detail)
@@ -372,6 +375,8 @@ def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str
     paths = sysconfig.get_paths()
     folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
     folders += _SYSTEM_LIBRARIES
+    # A dataset of the user may read files that lie beside its module.
+    folders += [str(Path(module).parent) for module in start.imports.task_modules if module.endswith(".py")]
     confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
     return candidates, unguarded
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import Status
+from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification.grade import Verifier
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
+from reasoning_gym_environment.workers.grading_worker import _contained, _describe_end
 from reasoning_gym_environment.workers.pool import WorkerProcess
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
@@ -65,6 +67,58 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         assert (verdict.status, "silent for" in verdict.detail) == (Status.CRASHED, True)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert grader.metrics()["grading/worker_restarts"] == 1
+
+
+OWN_DATASET = """
+from dataclasses import dataclass
+from pathlib import Path
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import register_dataset
+
+@dataclass
+class Config:
+    seed: int | None = None
+    size: int = 1
+
+class Dataset(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config, config.seed, config.size)
+        self.word = Path(__file__).with_name("word.txt").read_text()
+
+    def __getitem__(self, index):
+        return {}
+
+    def score_answer(self, answer, entry):
+        return float(answer == self.word)
+
+register_dataset("reads_a_file", Dataset, Config)
+"""
+
+
+async def test_a_dataset_reads_the_files_beside_its_module(tmp_path: Path) -> None:
+    module = tmp_path / "own_dataset.py"
+    module.write_text(OWN_DATASET)
+    module.with_name("word.txt").write_text("right")
+    async with grading(task_modules=[str(module)]) as grader:
+        [verdict] = await grader.grade("reads_a_file", {}, ENTRY, ["right"])
+    assert (verdict.value, verdict.detail) == (1.0, "")
+
+
+# --- how a child ends ---
+
+
+def test_any_signal_may_end_a_child() -> None:
+    for number in signal.valid_signals():
+        verdict = _describe_end(number)
+        assert verdict.status == Status.CRASHED and verdict.detail, number
+
+
+def test_a_check_that_runs_out_of_memory_is_reported_as_such() -> None:
+    def check_fails(verifier: Verifier) -> Verdict:
+        raise MemoryError
+
+    assert _contained(lambda **_: 0.0, check_fails).status == Status.MEMORY
+    assert _contained(lambda **_: 0.0, lambda verifier: Verdict(1.0)).status == Status.SCORED
 
 
 # --- starting ---
