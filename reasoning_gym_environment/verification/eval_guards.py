@@ -5,8 +5,8 @@
 verifier that starts to evaluate text before the verifier runs. `install()` replaces the evaluators in the modules of
 reasoning-gym and sympy. Call it in grading workers only.
 
-`findings` reads the compiled code of a verifier without running it. It cannot see calls through containers and
-closures, and into modules that a function imports itself. The sandbox of the grading workers covers these calls.
+`findings` reads the compiled code of a verifier without running it. It cannot see calls through containers,
+closures, and `import` statements inside functions. The sandbox of the grading workers covers these calls.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _members(owners: Iterable[Any], names: Iterable[str]) -> list[types.Function
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    """The function itself, the function that a decorator or property wraps, or the functions of a class and its bases."""
+    """The function itself, the function inside a decorator or property, or the functions of a class and its bases."""
     if not isinstance(value, type):
         inner = value
         for attribute in ("__func__", "fget", "func"):
