@@ -85,7 +85,7 @@ class WorkerProcess:
     def __init__(self, module: str, who: str, first_message: object, hint: str = "", **variables: str) -> None:
         self.who = who
         self.ready: dict[str, Any] = {}
-        """The reply to `first_message`."""
+        """The reply to `first_message` at the last successful start."""
         self._module = f"{__package__}.{module}"
         self._first_message = first_message
         self._hint = hint
@@ -109,9 +109,10 @@ class WorkerProcess:
         await self.kill()
         try:
             await self._spawn()
-            self.ready = json.loads(await self.ask(pickle.dumps(self._first_message), START_ALLOWANCE_S))
-            if failure := self.ready.get("failure"):
+            ready = json.loads(await self.ask(pickle.dumps(self._first_message), START_ALLOWANCE_S))
+            if failure := ready.get("failure"):
                 raise WorkerDiedError(failure)
+            self.ready = ready
         except (OSError, WorkerDiedError) as error:
             await self.kill()
             raise EnvironmentSetupError(

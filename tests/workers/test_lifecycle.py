@@ -169,6 +169,28 @@ async def test_a_restarted_worker_with_other_protections_is_logged(
     await grader.close()
 
 
+async def test_other_protections_are_logged_after_failed_restarts_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = [b'{"layers": "seccomp"}', b'{"failure": "no memory is left"}', b'{"layers": "limits"}']
+
+    async def nothing(worker: WorkerProcess) -> None:
+        pass
+
+    async def ask(worker: WorkerProcess, message: bytes, limit_s: float) -> bytes:
+        return replies.pop(0)
+
+    monkeypatch.setattr(WorkerProcess, "_spawn", nothing)
+    monkeypatch.setattr(WorkerProcess, "ask", ask)
+    grader = SandboxGrader(num_workers=1)
+    await grader.start()
+    with pytest.raises(EnvironmentSetupError, match="no memory is left"):
+        await grader._workers[0].start()
+    await grader._workers[0].start()
+    assert caplog.messages[-1] == "A restarted scoring worker has the protections limits. It had seccomp before."
+    await grader.close()
+
+
 @slow
 async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
