@@ -169,5 +169,7 @@ def _empty_folder() -> Iterator[None]:
         yield
     finally:
         os.chdir("/")
-        if any(folder.iterdir()):
-            shutil.rmtree(folder, ignore_errors=True)
+        # The item, or a program that cleans temporary folders, may have removed the folder.
+        with contextlib.suppress(FileNotFoundError):
+            if any(folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

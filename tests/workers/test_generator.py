@@ -138,6 +138,7 @@ async def test_what_a_task_prints_or_writes_is_gone_with_its_item(
         folder, *found = await act(generator, "write", seed=seed)
         assert found == [], "an earlier item's files are there"
         assert not await asyncio.to_thread(os.path.exists, folder)
+    assert await act(generator, "remove") is None
     # And a temporary folder that somebody has cleaned away is made again.
     await asyncio.to_thread(shutil.rmtree, generator._folder.name)
     folder, *_ = await act(generator, "write")
