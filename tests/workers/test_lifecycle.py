@@ -198,7 +198,9 @@ async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
     marker = tmp_path / "marker"
     async with grading(sandbox="off", allow_unguarded=[]) as grader:
         assert "sandbox is OFF" in caplog.text
-        assert "no kernel layer" in grader.describe()
+        assert grader.describe().endswith(
+            "12 guarded verifiers, 2 s deadline per answer, no kernel layer; not active: seccomp, Landlock, rlimits"
+        )
         entry = library.create_dataset("binary_matrix", seed=1, size=1)[0]
         shell = f"__import__('os').system('touch {marker}')"
         verdicts = await grader.grade("binary_matrix", {}, entry, [entry["answer"], shell])
