@@ -77,6 +77,9 @@ class MisbehavingDataset(ProceduralDataset):
         Path("folder").mkdir()
         return [str(Path.cwd()), *found]
 
+    def _remove(self) -> None:
+        Path.cwd().rmdir()
+
     def _fail(self) -> None:
         raise KeyError("no such board")
 

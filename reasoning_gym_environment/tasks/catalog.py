@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import enum
 import functools
 import inspect
 import logging
@@ -415,4 +416,6 @@ def _typed_value(hint: Any, value: Any) -> Any:
         return hint(**value)
     if issubclass(hint, (datetime.date, datetime.time)) and isinstance(value, str):
         return hint.fromisoformat(value)
+    if issubclass(hint, enum.Enum) and issubclass(hint, str):
+        return hint(value)
     return value

@@ -21,7 +21,6 @@ import importlib.util
 import logging
 import re
 import sys
-import textwrap
 import threading
 import tomllib
 import warnings
@@ -53,6 +52,8 @@ _PLOTTING = (
     "mpl_toolkits",
     "mpl_toolkits.mplot3d",
 )
+MAX_MESSAGE_CHARS = 300
+"""The longest message of an exception that `explain` returns in full."""
 _lock = threading.Lock()
 
 
@@ -201,7 +202,9 @@ def stdout_to_stderr() -> Iterator[None]:
 
 def explain(error: BaseException) -> str:
     """An exception in a single line, without a period: its type, and the start of its message if it has a message."""
-    message = textwrap.shorten(str(error).rstrip(". \n"), width=300, placeholder=" ...")
+    message = " ".join(str(error).split()).rstrip(". ")
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = f"{message[:MAX_MESSAGE_CHARS]} ..."
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -5,8 +5,8 @@
 verifier that starts to evaluate text before the verifier runs. `install()` replaces the evaluators in the modules of
 reasoning-gym and sympy. Call it in grading workers only.
 
-`findings` reads the compiled code of a verifier without running it. It cannot see calls through containers and
-closures. The sandbox of the grading workers covers these calls.
+`findings` reads the compiled code of a verifier without running it. It cannot see calls through containers,
+closures, and `import` statements inside functions. The sandbox of the grading workers covers these calls.
 """
 
 from __future__ import annotations
@@ -142,8 +142,10 @@ def findings(dataset_class: type) -> frozenset[str]:
             value = function.__globals__[name]
             if _evaluates(value):
                 found.add(name)
-            if _package(value) in packages:
-                pending += _members([value], names) if isinstance(value, types.ModuleType) else _functions(value)
+            if not isinstance(value, types.ModuleType):
+                pending += [used for used in _functions(value) if _package(used) in packages]
+            elif _package(value) in packages:
+                pending += _members([value], names)
     return frozenset(found)
 
 
@@ -157,15 +159,18 @@ def _members(owners: Iterable[Any], names: Iterable[str]) -> list[types.Function
 
 
 def _functions(value: Any) -> list[types.FunctionType]:
-    """The function itself, the function that a decorator or property wraps, or the functions of a class."""
+    """The function itself, the function inside a decorator or property, or the functions of a class and its bases."""
     if not isinstance(value, type):
-        inner = getattr(value, "__func__", getattr(value, "fget", value))
+        inner = value
+        for attribute in ("__func__", "fget", "func"):
+            inner = getattr(inner, attribute, inner)
         function = getattr(value, "__wrapped__", inner)
         return [function] if isinstance(function, types.FunctionType) else []
     functions = []
-    for member in vars(value).values():
-        if not isinstance(member, type):
-            functions += _functions(member)
+    for owner in value.__mro__:
+        for member in vars(owner).values():
+            if not isinstance(member, type):
+                functions += _functions(member)
     return functions
 
 

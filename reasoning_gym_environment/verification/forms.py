@@ -217,7 +217,7 @@ _DECIMAL = re.compile(r"(\d+)\.(\d+)")
 
 
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
-    """Every digit must be right, and the answer needs at least as many decimals as the question.
+    """Every digit must be right, to at least as many decimals as the question has. Zeros at the end may be missing.
 
     reasoning-gym rounds its own answer after each step, so the last digits can differ from the exact value. Both values
     are accepted.

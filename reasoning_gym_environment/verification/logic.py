@@ -25,8 +25,8 @@ _SPELLINGS = {
     r"\\(?:land|wedge)\b|&&?": "∧",
     r"\\(?:lor|vee)\b|\|\|?": "∨",
     r"\\(?:lnot|neg)\b|[~!]": "¬",
-    r"\\(?:leftrightarrow|iff)\b|<[-=]{1,3}>|⇔": "↔",
-    r"\\(?:rightarrow|to|implies)\b|[-=]{1,3}>|⇒": "→",
+    r"\\(?:(?:[Ll]ongl|[Ll])eftrightarrow|iff)\b|<[-=]{1,3}>|[⇔⟺⟷]": "↔",
+    r"\\(?:(?:[Ll]ongr|[Rr])ightarrow|to|implies)\b|[-=]{1,3}>|[⇒⟹⟶]": "→",
 }
 _CONNECTIVES: Mapping[str, Callable[..., int]] = {
     "∧": operator.and_,
@@ -42,10 +42,7 @@ def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
 
     Raises ValueError, LookupError or RecursionError if the text is not a formula in these letters.
     """
-    if len(formula) > MAX_FORMULA_CHARS:
-        raise UnreadableTextError(f"expected a formula of at most {MAX_FORMULA_CHARS} characters, got {len(formula)}")
-    for spelling, sign in _SPELLINGS.items():
-        formula = re.sub(spelling, sign, formula)
+    formula = _with_plain_signs(formula)
     columns = _columns(tuple(letters))
     every_row = _all_rows(len(letters))
 
@@ -62,6 +59,15 @@ def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
     tree = module_of("propositional_logic").Expression.from_string(formula)
     size = len(_SIGN.findall(formula))
     return table_of(tree), size
+
+
+def _with_plain_signs(formula: str) -> str:
+    """The formula with the signs of the question in place of other spellings. Raises ValueError if it is too long."""
+    if len(formula) > MAX_FORMULA_CHARS:
+        raise UnreadableTextError(f"expected a formula of at most {MAX_FORMULA_CHARS} characters, got {len(formula)}")
+    for spelling, sign in _SPELLINGS.items():
+        formula = re.sub(spelling, sign, formula)
+    return formula
 
 
 def _all_rows(num_letters: int) -> int:
@@ -103,6 +109,8 @@ def is_conclusion(formula: str, letters: Sequence[str], joined: Mapping[int, int
     implies it. Therefore a repeated or extended premise, several premises joined by ∧, and a formula that is always
     true are not conclusions. `P ∨ Q` is not a conclusion if the premises imply P, because it says less than they do.
     """
+    # In other spellings, letters of a command such as \Rightarrow look like letters of the formula.
+    formula = _with_plain_signs(formula)
     table, size = truth_table(formula, letters)
     known = functools.reduce(operator.and_, joined)
     columns = _columns(tuple(letters))

@@ -108,16 +108,16 @@ def is_rounded(
 ) -> bool:
     """Whether the number in `text` is `exact`, or `exact` rounded at a decimal place worth at most `finest`.
 
-    With `cut_off`, digits may also be cut off instead of rounded. Every digit must be right. Halves may be rounded up
-    or down. `exact` may come from a float, so its 14th digit counts as noise.
+    Zeros at the end may be missing: if `finest` is 0.01, 4.6 stands for 4.60. With `cut_off`, digits may also be cut
+    off instead of rounded. Every digit must be right. Halves may be rounded up or down. `exact` may come from a float,
+    so its 14th digit counts as noise.
     """
     given, place = number_and_place(text)
     noise = abs(exact) / 10**13
     error = abs(given - exact)
     if error <= noise:
         return True
-    if place > finest:
-        return False
+    place = min(place, finest)
     if error <= place / 2 + noise:
         return True
     has_same_sign = given * exact >= 0

@@ -55,7 +55,6 @@ class Layers:
     seccomp: bool = False
     landlock: int = 0
     limits: bool = False
-    parent_death: bool = False
 
     def describe(self) -> str:
         """The names of the active and of the inactive layers."""
@@ -64,7 +63,6 @@ class Layers:
             "seccomp": self.seccomp,
             landlock: self.landlock > 0,
             "rlimits": self.limits,
-            "parent-death signal": self.parent_death,
         }
         on = [name for name, active in named.items() if active]
         off = [name for name, active in named.items() if not active]
@@ -77,7 +75,7 @@ class Layers:
 def detect() -> Layers:
     """The layers that this machine offers. Forks, so call it while the process has one thread and no file rules."""
     if not no_new_privileges():
-        return Layers(limits=True, parent_death=_LINUX)
+        return Layers(limits=True)
     arch = current_arch()
     if arch is not None:
         program = compiled(build_filter(arch, RESULT_FD))
@@ -90,7 +88,6 @@ def detect() -> Layers:
         seccomp=arch is not None,
         landlock=abi,
         limits=True,
-        parent_death=_LINUX,
     )
 
 
@@ -181,8 +178,7 @@ class ChildConfinement:
 
     def enter(self, result_fd: int, cpu_seconds: int) -> None:
         """Confine this new child permanently; it can write only to RESULT_FD. Raises OSError."""
-        if self.layers.parent_death:
-            die_with_parent(self._worker)
+        die_with_parent(self._worker)
         mapped = self._meter.bytes()
         # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
         os.dup2(result_fd, RESULT_FD)
@@ -393,7 +389,8 @@ def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
     """Deny all access to files, TCP ports and other processes. Open descriptors keep working. Raises OSError.
 
     A worker, which talks to its parent, passes `readable`: it may read and execute the files in these folders, and no
-    other files. A folder that does not exist is skipped. Networking and signals are not restricted.
+    other files. A folder that does not exist, or that this user may not open, is skipped. Networking and signals are
+    not restricted.
     """
     attr = _RulesetAttr(fs=_FS_ABI_1)
     for since, right in _FS_ADDED.items():
@@ -419,7 +416,7 @@ def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
 def _allow_beneath(ruleset: int, folder: str) -> None:
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
         beneath = _PathBeneathAttr(allowed=_EXECUTE | _READ_FILE | _READ_DIR, parent_fd=descriptor)

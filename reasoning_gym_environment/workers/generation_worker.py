@@ -32,7 +32,7 @@ from ..tasks import reasoning_gym_source as library
 from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
 from . import confinement
 from .datasets import DatasetCache, is_reseeded
-from .protocol import Channel, Imports
+from .protocol import Channel, Imports, UnreadableMessageError
 
 MEMORY_BYTES = 2 << 30
 """Bytes that a worker may map in addition to those that it has mapped when it is ready for the first item."""
@@ -88,7 +88,11 @@ def main(parent: int) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         channel.send(b"{}")
         while True:
-            job: ItemJob = channel.receive()
+            try:
+                job: ItemJob = channel.receive()
+            except UnreadableMessageError as error:
+                channel.send(pickle.dumps(Failure(error)))
+                continue
             # Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
             signal.setitimer(signal.ITIMER_PROF, job.timeout_s)
             try:
@@ -164,5 +168,7 @@ def _empty_folder() -> Iterator[None]:
         yield
     finally:
         os.chdir("/")
-        if any(folder.iterdir()):
-            shutil.rmtree(folder, ignore_errors=True)
+        # The item, or a program that cleans temporary folders, may have removed the folder.
+        with contextlib.suppress(FileNotFoundError):
+            if any(folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -115,8 +115,8 @@ class SandboxGrader:
         workers = "scoring worker" if count == 1 else "scoring workers"
         layers = self._workers[0].ready["layers"]
         return (
-            f"{count} {workers}, sandbox {self._sandbox}: {layers} + "
-            f"{len(eval_guards.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer"
+            f"{count} {workers}, sandbox {self._sandbox}: {len(eval_guards.GUARDS)} guarded verifiers, "
+            f"{self._timeout_s:g} s deadline per answer, {layers}"
         )
 
     async def grade(

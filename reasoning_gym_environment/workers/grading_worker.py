@@ -24,8 +24,9 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..records import Status, Verdict
@@ -34,7 +35,15 @@ from ..verification.grade import Verifier, check_for, grade
 from . import confinement
 from .confinement import RESULT_FD, ChildConfinement
 from .datasets import DatasetCache
-from .protocol import RECORD_SIZE, Channel, Imports, ProtocolError, pack_record, unpack_record
+from .protocol import (
+    RECORD_SIZE,
+    Channel,
+    Imports,
+    ProtocolError,
+    UnreadableMessageError,
+    pack_record,
+    unpack_record,
+)
 
 WALL_FACTOR = 4.0
 """The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
@@ -119,16 +128,16 @@ def main(parent: int) -> None:
     # The environment closes the socket when it ends.
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            request: GroupRequest = channel.receive()
             reply: dict[str, Any]
             try:
+                request: GroupRequest = channel.receive()
                 is_isolated = _is_unguarded(request, unguarded, start.allow_unguarded)
                 grade_answer = _grade_answer(request, datasets, is_strict=start.strict)
                 verdicts = _verdicts(request, grade_answer, child, is_isolated=is_isolated)
                 reply = {"verdicts": [asdict(verdict) for verdict in verdicts]}
             except RefusedError as error:
                 reply = {"failure": str(error)}
-            except DatasetError as error:
+            except (DatasetError, UnreadableMessageError) as error:
                 reply = {"unscored": str(error)}
             channel.send(json.dumps(reply).encode())
 
@@ -146,7 +155,9 @@ def _is_unguarded(request: GroupRequest, unguarded: Mapping[str, str], allowed: 
 def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
     """`task` and, where its config lists datasets (reasoning-gym's `composite`), the tasks of these datasets."""
     names = {task}
-    for part in config.get("datasets") or ():
+    parts = config.get("datasets")
+    # A user's own config may have a field of this name with any value.
+    for part in parts if isinstance(parts, Sequence) else ():
         fields = part if isinstance(part, Mapping) else getattr(part, "__dict__", {})
         name = str(fields.get("name"))
         names |= tasks_within(name, fields.get("config") or {})
@@ -305,7 +316,7 @@ class Child:
 
 
 def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
-    """The verdict of `grade_with`, or MEMORY if the verifier ran out of memory and the answer is not right."""
+    """The verdict of `grade_with`, or MEMORY if the memory ran out and the answer was not found right."""
     out_of_memory = False
 
     def contained(answer: str, entry: dict[str, Any]) -> float:
@@ -316,10 +327,14 @@ def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]
             out_of_memory = True
             raise
 
-    verdict = grade_with(contained)
-    if out_of_memory and verdict.value < 1.0:
-        return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
-    return verdict
+    try:
+        verdict = grade_with(contained)
+        if verdict.value == 1.0 or not out_of_memory:
+            return verdict
+    except MemoryError:
+        # The form or the validator of the task ran out of memory.
+        pass
+    return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
 
 
 def _describe_end(status: int) -> Verdict:
@@ -329,9 +344,7 @@ def _describe_end(status: int) -> Verdict:
         reason = "it could not be confined" if code == _SETUP_FAILED else f"it exited with {code}"
         return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process ended early: {reason}")
     number = os.WTERMSIG(status)
-    if number == signal.SIGXCPU:
-        return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
-    detail = f"the verifier's process died of {signal.Signals(number).name}"
+    detail = f"the verifier's process died of signal {number} ({signal.strsignal(number)})"
     if number == signal.SIGSYS:
         detail = "the verifier made a forbidden system call"
     return Verdict(0.0, Status.CRASHED, detail=detail)
@@ -362,6 +375,8 @@ def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str
     paths = sysconfig.get_paths()
     folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
     folders += _SYSTEM_LIBRARIES
+    # A dataset of the user may read files that lie beside its module.
+    folders += [str(Path(module).parent) for module in start.imports.task_modules if module.endswith(".py")]
     confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
     return candidates, unguarded
 

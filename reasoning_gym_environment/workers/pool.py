@@ -43,12 +43,20 @@ ATTEMPTS = 2
 MAX_REPLY_BYTES = 1 << 30
 
 _ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
+_BOOTSTRAP = """
+import importlib, os, sys
+root, module, parent = sys.argv[1:]
 # `-c` puts the working directory first on sys.path, as an empty name.
-_BOOTSTRAP = (
-    "import sys; root = sys.argv[1]; sys.path[:] = [path for path in sys.path if path]; "
-    "root in sys.path or sys.path.insert(0, root); "
-    "import importlib; importlib.import_module(sys.argv[2]).main(int(sys.argv[3]))"
-)
+sys.path[:] = [path for path in sys.path if path]
+if root not in sys.path:
+    sys.path.insert(0, root)
+try:
+    importlib.import_module(module).main(int(parent))
+except BaseException:
+    # Without this, the socket would close before the process ends. The parent would kill the process, and log the
+    # exit status of a killed process.
+    os._exit(1)
+"""
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Some Python builds cannot start without these; no other variable reaches a worker."""
 
@@ -77,7 +85,7 @@ class WorkerProcess:
     def __init__(self, module: str, who: str, first_message: object, hint: str = "", **variables: str) -> None:
         self.who = who
         self.ready: dict[str, Any] = {}
-        """The reply to `first_message`."""
+        """The reply to `first_message` at the last successful start."""
         self._module = f"{__package__}.{module}"
         self._first_message = first_message
         self._hint = hint
@@ -101,9 +109,10 @@ class WorkerProcess:
         await self.kill()
         try:
             await self._spawn()
-            self.ready = json.loads(await self.ask(pickle.dumps(self._first_message), START_ALLOWANCE_S))
-            if failure := self.ready.get("failure"):
+            ready = json.loads(await self.ask(pickle.dumps(self._first_message), START_ALLOWANCE_S))
+            if failure := ready.get("failure"):
                 raise WorkerDiedError(failure)
+            self.ready = ready
         except (OSError, WorkerDiedError) as error:
             await self.kill()
             raise EnvironmentSetupError(
@@ -154,7 +163,8 @@ class WorkerProcess:
         is_ready_for_more = False
         try:
             # There is no drain: if the process has stopped reading, the deadline ends the wait.
-            self._writer.write(message)
+            # Pickled once more, so that the worker finds the end of a message that it cannot read.
+            self._writer.write(pickle.dumps(message))
             size, is_last = unpack_header(await self._reader.readexactly(HEADER_SIZE))
             if size > MAX_REPLY_BYTES:
                 raise WorkerDiedError(f"it announced a reply of {size} bytes")

@@ -70,6 +70,10 @@ _HAS_BARE = 1
 _HAS_TAGGED = 2
 
 
+class UnreadableMessageError(Exception):
+    """A worker cannot unpickle a message."""
+
+
 class ProtocolError(Exception):
     """The sender wrote bytes that break the protocol."""
 
@@ -144,8 +148,16 @@ class Channel:
         os.close(null)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError if the parent has closed the socket."""
-        return pickle.load(self._messages)
+        """The next message. Raises EOFError if the parent has closed the socket, and UnreadableMessageError."""
+        message = pickle.load(self._messages)
+        # Unpickling imports the modules of the classes in the message, and these modules may raise anything.
+        try:
+            return pickle.loads(message)
+        except Exception as error:
+            raise UnreadableMessageError(
+                f"a worker cannot read it: {library.explain(error)}; the classes of its values must be in a module "
+                "that workers can import"
+            ) from error
 
     def send(self, reply: bytes, *, is_last: bool = False) -> None:
         """Send a reply. Raises BrokenPipeError if the parent has closed the socket.

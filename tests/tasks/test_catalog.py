@@ -101,6 +101,9 @@ def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
     config = config_of("time_intervals", {"min_time": "08:30", "max_date": "2020-02-01"})
     assert config["min_time"] == datetime.time(8, 30)
     assert config["max_date"] == datetime.date(2020, 2, 1)
+    config = config_of("word_sorting", {"transformation": "uppercase"})
+    assert library.create_dataset("word_sorting", seed=0, size=1, **config)[0]["answer"].isupper()
+    assert config_from_json("word_sorting", json.loads(json.dumps(plain(config)))) == config
     config = config_of("arc_agi", {"board_format_opts": {"alphabet": list("ABCDEFGHIJ")}})
     assert config["board_format_opts"].alphabet == list("ABCDEFGHIJ")
     assert library.create_dataset("arc_agi", seed=0, size=1, **config)[0]["answer"][0] in "ABCDEFGHIJ"

@@ -99,6 +99,14 @@ def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
     assert "dotted_task_module" in sys.modules
 
 
+def test_an_exception_is_explained_in_one_line_with_the_start_of_its_message() -> None:
+    assert library.explain(ValueError("two\n  lines.\n")) == "ValueError: two lines"
+    assert library.explain(MemoryError()) == "MemoryError"
+    for message in ("x" * 400, "word " * 100):
+        explained = library.explain(ValueError(message))
+        assert explained == f"ValueError: {message[:300]} ..."
+
+
 def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, own_datasets: None) -> None:
     (tmp_path / "broken.py").write_text("raise SystemExit(3)")
     before = set(sys.modules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -47,6 +48,27 @@ class Inherited(ThroughAMethod):
         return super().score_answer(answer, entry)
 
 
+class Reader(ThroughAMethod):
+    pass
+
+
+class ThroughABaseOfAHelper:
+    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+        return Reader()._compare(answer)
+
+
+class ThroughACachedProperty:
+    answer = ""
+
+    @functools.cached_property
+    def _value(self) -> float:
+        return helper(self.answer)
+
+    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+        self.answer = answer
+        return self._value
+
+
 class ImportsInside:
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
         from sympy import sympify
@@ -57,6 +79,7 @@ class ImportsInside:
 FOUND = {
     **{Plain: set(), Harmless: set(), Direct: {"eval"}, Aliased: {"evaluate"}, ThroughAMethod: {"eval"}},
     **{Inherited: {"eval"}, ThroughAFunction: {"sympy"}, ImportsInside: {"sympy"}, ReadsFractions: {"Fraction"}},
+    **{ThroughABaseOfAHelper: {"eval"}, ThroughACachedProperty: {"sympy"}},
 }
 
 

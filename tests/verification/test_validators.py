@@ -200,6 +200,20 @@ def test_a_truth_table_has_the_values_that_the_library_computes(formula: str, ro
         assert bool(table >> row & 1) == expression.evaluate(values)
 
 
+@pytest.mark.parametrize(
+    ("premise", "arrows"),
+    [
+        ("(¬P ∨ Q)", [r"\to", r"\rightarrow", r"\Rightarrow", r"\Longrightarrow", r"\implies", "⇒", "⟹", "⟶", "=>"]),
+        ("(¬P ↔ ¬Q)", [r"\iff", r"\leftrightarrow", r"\Leftrightarrow", r"\longleftrightarrow", "⇔", "⟺", "⟷", "<=>"]),
+    ],
+)
+def test_a_conclusion_is_right_with_any_arrow(premise: str, arrows: list[str]) -> None:
+    # The R of \Rightarrow is no letter of the formula.
+    entry = {"metadata": {"variables": ["P", "Q", "R"], "premises": [premise, "R"]}}
+    refused = [arrow for arrow in arrows if not is_right("propositional_logic", entry, f"P {arrow} Q")]
+    assert refused == []
+
+
 def test_a_formula_cannot_name_a_variable_beyond_the_letter_z() -> None:
     dataset = library.create_dataset("propositional_logic", seed=1, size=40, min_vars=10, max_vars=13)
     counts = set()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from reasoning_gym_environment.workers.generator import ProcessGenerator
@@ -29,6 +32,15 @@ async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
         yield grader
     finally:
         await grader.close()
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> object:
+    """A value whose class no worker can import."""
+    module = types.ModuleType("in_this_process_only")
+    exec("class Value: pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.Value()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

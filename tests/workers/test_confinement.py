@@ -73,8 +73,23 @@ print(attempt(lambda: open({str(tmp_path / "outside")!r})))
     assert output(code).split() == ["done", "EACCES", "EACCES"]
 
 
+def test_a_folder_that_the_user_may_not_enter_is_skipped(landlock: int, tmp_path: Path) -> None:
+    (tmp_path / "private" / "library").mkdir(parents=True)
+    (tmp_path / "private").chmod(0)
+    code = f"""
+if os.getuid() == 0:
+    os.setuid(65534)
+print(attempt(lambda: confinement.confine_worker(layers, [{str(tmp_path / "private" / "library")!r}])))
+"""
+    assert output(code) == "done"
+
+
 def test_limits_alone_stop_files_memory_descriptors_and_processor_time() -> None:
-    enter = "ChildConfinement(Layers(limits=True)).enter(os.pipe()[1], {seconds})\n"
+    enter = """
+child = ChildConfinement(Layers(limits=True))
+child._worker = os.getppid()
+child.enter(os.pipe()[1], {seconds})
+"""
     code = """
 print(attempt(lambda: bytearray(1 << 30)), attempt(lambda: open('/etc/passwd')))
 print(resource.getrlimit(resource.RLIMIT_CPU))

@@ -120,6 +120,15 @@ async def test_failures_name_task_seed_and_cause_and_cost_no_worker(generator: P
         assert await act(generator, "answer") is None
 
 
+async def test_a_config_that_no_worker_can_read_is_an_error_and_costs_no_worker(
+    generator: ProcessGenerator, unreadable: object
+) -> None:
+    with counting(generator, items=1, failed=1):
+        with pytest.raises(GenerationError, match=r"misbehaves with seed 1: a worker cannot read it: ModuleNotFound"):
+            await generator.generate(TASK, SEED, {"act": unreadable})
+        assert await act(generator, "answer") is None
+
+
 async def test_what_a_task_prints_or_writes_is_gone_with_its_item(
     generator: ProcessGenerator, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +138,7 @@ async def test_what_a_task_prints_or_writes_is_gone_with_its_item(
         folder, *found = await act(generator, "write", seed=seed)
         assert found == [], "an earlier item's files are there"
         assert not await asyncio.to_thread(os.path.exists, folder)
+    assert await act(generator, "remove") is None
     # And a temporary folder that somebody has cleaned away is made again.
     await asyncio.to_thread(shutil.rmtree, generator._folder.name)
     folder, *_ = await act(generator, "write")

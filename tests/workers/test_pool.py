@@ -73,12 +73,24 @@ async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog:
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
 
 
+def lingering_worker() -> WorkerProcess:
+    worker = WorkerProcess("none", "A lingering worker", "start")
+    worker._module = "tests.workers.lingering_worker"
+    return worker
+
+
+async def test_a_worker_that_raises_is_reported_with_its_own_exit_status() -> None:
+    worker = lingering_worker()
+    await worker.start()
+    with pytest.raises(WorkerDiedError, match=r"it ended with exit status 1$"):
+        await worker.ask(pickle.dumps("raise"), 600.0)
+
+
 async def test_a_worker_gets_no_further_message_after_a_reply_that_it_calls_its_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counts = Counter[str]()
-    worker = WorkerProcess("none", "A lingering worker", "start")
-    worker._module = "tests.workers.lingering_worker"
+    worker = lingering_worker()
     pool = WorkerPool([worker], counts, logging.getLogger("pool"))
     await pool.start()
     try:
