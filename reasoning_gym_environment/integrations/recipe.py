@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -139,3 +140,37 @@ class RecentItems:
 
 def _has_failed(making: Future[PromptedProblem]) -> bool:
     return making.done() and (making.cancelled() or making.exception() is not None)
+
+
+_starting = threading.Lock()
+_started: dict[str, RecentItems] = {}
+"""The items and workers of this process, by the arguments of `Tasks` as JSON."""
+
+
+def items_for(settings: Mapping[str, Any]) -> RecentItems:
+    """The items and workers of this process for these arguments of `Tasks`, which are JSON data.
+
+    The first call starts the workers, and concurrent calls wait. They end with the process. Any thread may call this
+    function. Raises EnvironmentSetupError if they do not start. The next call tries again.
+    """
+    try:
+        key = json.dumps(settings, sort_keys=True)
+    except TypeError as error:
+        raise EnvironmentSetupError(
+            f"Expected settings that are texts and numbers, got {settings!r:.200}. Separate names by commas."
+        ) from error
+    with _starting:
+        if key not in _started:
+            _started[key] = RecentItems(Tasks(**settings))
+        return _started[key]
+
+
+def _forget_the_parents_workers() -> None:
+    global _starting, _started
+    _starting = threading.Lock()
+    _started = {}
+
+
+# A forked process lacks the threads of its parent. So it cannot use the parent's workers, and a lock that another
+# thread held at the time of the fork would never be released.
+os.register_at_fork(after_in_child=_forget_the_parents_workers)
