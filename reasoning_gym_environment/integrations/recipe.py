@@ -62,6 +62,8 @@ class Recipe:
         """The recipe of a row, which may have more keys. Raises EnvironmentSetupError if it has no recipe."""
         try:
             level = row["level"]
+            # pandas reads a missing number as NaN, the only number that differs from itself.
+            is_missing = level is None or level != level
             config = row["config"]
             if not isinstance(json.loads(config), dict):
                 raise ValueError(f"config: {config!r:.60} is not a JSON object")
@@ -69,7 +71,7 @@ class Recipe:
                 task=str(row["task"]),
                 seed=int(row["seed"]),
                 config=config,
-                level=None if level is None else int(level),
+                level=None if is_missing else int(level),
                 question_digest=str(row["question_digest"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
