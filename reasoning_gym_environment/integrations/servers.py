@@ -310,9 +310,16 @@ def _parser(command: str, description: str, *, port: int, **defaults: Any) -> ar
         if default:
             text = f"{text.rstrip('.')} (default: {default})"
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text)
-    parser.add_argument("--host", default="127.0.0.1", help="(%(default)s: this machine only)")
+    parser.add_argument("--host", type=_host, default="127.0.0.1", help="(%(default)s: this machine only)")
     parser.add_argument("--port", type=_port, default=port, help="(%(default)s)")
     return parser
+
+
+def _host(text: str) -> str:
+    """The name or the address of an interface. The empty text of a variable that is not set would be all interfaces."""
+    if text:
+        return text
+    raise argparse.ArgumentTypeError("expected a name or an address of this machine, got ''")
 
 
 def _port(text: str) -> int:
