@@ -114,7 +114,7 @@ EXTRAS = {
     "openenv": ("openenv",),
     "skyrl": ("skyrl_gym",),
     "trl": ("accelerate", "datasets", "torch", "trl"),
-    "verifiers": ("async_lru", "verifiers"),
+    "verifiers": ("verifiers",),
 }
 """The packages that each extra installs, by import name."""
 

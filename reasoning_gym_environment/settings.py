@@ -95,8 +95,9 @@ class TasksSettings(BaseModel):
     mapping. The weight of all other tasks is 1.
     """
     task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = {}
-    """Parameters for individual tasks that replace reasoning-gym's defaults, as a mapping in YAML or JSON:
-    {chain_sum: {max_terms: 4}}. The command `reasoning-gym-env tasks chain_sum` shows the parameters of this task.
+    """Parameters for individual tasks that replace reasoning-gym's defaults, as a mapping, which is JSON on the command
+    line: {"chain_sum": {"max_terms": 4}}. The command `reasoning-gym-env tasks chain_sum` shows the parameters of this
+    task.
     """
     task_modules: Names = []
     """Python modules with tasks of your own, which they register with reasoning-gym: dotted names or .py files."""

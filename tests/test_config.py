@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -70,6 +71,13 @@ def test_what_can_be_written_in_several_ways_means_the_same() -> None:
     for name, means, ways in VALUES["the same"]:
         for way in ways:
             assert getattr(ReasoningGymEnvConfig(**{name: way}), name) == means, (name, way)
+
+
+def test_the_overrides_that_the_help_shows_can_be_pasted() -> None:
+    description = str(ReasoningGymEnvConfig.model_fields["task_overrides"].description)
+    example = re.findall(r"\{.*\}", description)[0]
+    assert ReasoningGymEnvConfig(task_overrides=example).task_overrides == {"chain_sum": {"max_terms": 4}}
+    assert yaml.safe_load(example) == json.loads(example)
 
 
 def test_a_threshold_of_exactly_one_warns_and_no_other_does(recwarn: pytest.WarningsRecorder) -> None:

@@ -114,9 +114,10 @@ def main(arguments: Sequence[str]) -> int:
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
         document = _audit(options)
-    print_table(Output(), _table(document["tasks"]))
+    # The reader of the table may have gone, which ends the command.
     if options.json:
         write_atomically(Path(options.json), json.dumps(document, indent=1).encode() + b"\n")
+    print_table(Output(), _table(document["tasks"]))
     failed = [result for result in document["tasks"] if result["verdict"] in options.fail_on]
     for result in failed:
         verdict = result["verdict"]
@@ -224,7 +225,11 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
         notes.append("its verifier evaluates answers")
     notes += _notes_on_scores([score for _, score in tried])
-    notes += _notes_on_items(made, repeated, draws, failures)
+    notes += _notes_on_items(made, repeated)
+    missing = sum(draws - len(level_problems) for level_problems in problems.values())
+    if missing:
+        reason = printable(failures[0], 200) if failures else f"{LEVEL_S:g} s were over"
+        notes.append(f"{missing} of {draws * len(problems)} items could not be made ({reason})")
     return {
         "task": task,
         "verdict": judge(right, worthless, bool(solved), _why_unknown(made, tried)),
@@ -265,22 +270,15 @@ def _notes_on_scores(scores: Sequence[Score]) -> list[str]:
     return notes
 
 
-def _notes_on_items(
-    made: Sequence[PromptedProblem],
-    repeated: Sequence[PromptedProblem],
-    draws: int,
-    failures: Sequence[str],
-) -> list[str]:
+def _notes_on_items(made: Sequence[PromptedProblem], repeated: Sequence[PromptedProblem]) -> list[str]:
     notes = []
     distinct = len({problem.question for problem in made})
     if 2 * distinct < len(made):
         notes.append(f"{distinct} questions in {len(made)} draws")
-    # Entries may hold arrays, whose comparison is an array, so their text is compared.
-    if repr([problem.entry for problem in made]) != repr([problem.entry for problem in repeated]):
+    # Entries may hold arrays, whose comparison is an array, so their text is compared. Each list may lack other items.
+    entries = {problem.seed: repr(problem.entry) for problem in made}
+    if any(repr(problem.entry) != entries.get(problem.seed, repr(problem.entry)) for problem in repeated):
         notes.append("an item made again differs")
-    if len(made) < draws:
-        reason = printable(failures[0], 200) if failures else f"{LEVEL_S:g} s were over"
-        notes.append(f"{draws - len(made)} items could not be made ({reason})")
     return notes
 
 
@@ -361,11 +359,11 @@ async def _constant(tasks: Tasks, problems: Sequence[PromptedProblem]) -> tuple[
     frequent = Counter(answer for answer in answers if answer).most_common(3)
     candidates = list(dict.fromkeys([text for text, _ in frequent] + list(CONSTANTS)))
     right: Counter[str] = Counter()
-    for number, problem in enumerate(problems):
+    for number, problem in enumerate(problems, start=1):
         scores = await _scores(tasks, problem, candidates)
         right.update(text for text, score in zip(candidates, scores, strict=True) if score.value >= FULL)
-        # A text that is seldom right on the first items is not right on most.
-        candidates = [text for text in candidates if right[text] > number // 3]
+        # A text that is right on less than a third of the items so far is not right on most.
+        candidates = [text for text in candidates if right[text] >= number // 3]
         if not candidates:
             return None
     if not right:

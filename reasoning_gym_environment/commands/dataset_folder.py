@@ -2,7 +2,7 @@
 
 A command that ends early leaves no part of a dataset: `new_folder` moves the files to their place at the end.
 `Upload` checks the token and the visibility of the repository before the command starts to make rows, and uploads the
-folder when it is complete. A new repository is private, unless the user passes --public.
+files when they are complete. A new repository is private, unless the user passes --public.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def write_card(folder: Path, template_name: str, **values: Any) -> None:
 
 
 class Upload:
-    """The upload of a folder to a dataset repository, such as "name/my-items".
+    """The upload of a dataset to a repository, such as "name/my-items".
 
     The constructor makes the repository if it does not exist. Raises EnvironmentSetupError, in one line, if the hub
     refuses a request or cannot be reached, and if the repository is public and `is_public` is False.
@@ -92,12 +92,16 @@ class Upload:
                 "another repository."
             )
 
-    def send(self, folder: Path) -> str:
-        """Upload all files of the folder, and return the address of the dataset."""
+    def send(self, folder: Path, *names: str | Path) -> str:
+        """Upload the card and the files `names` of the folder, and return the address of the dataset.
+
+        The folder may have other files of the user.
+        """
         try:
             self._api.upload_folder(
                 repo_id=self._repository,
                 folder_path=folder,
+                allow_patterns=[str(name) for name in (CARD, *names)],
                 repo_type="dataset",
                 commit_message="Upload a dataset of reasoning_gym_environment",
             )

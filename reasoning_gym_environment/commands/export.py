@@ -53,6 +53,7 @@ from .export_items import (
 )
 from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
+from .options import refuse_unused
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
             summary = _write_completions(options, folder)
     print(summary)
     if upload is not None:
-        address = upload.send(options.to)
+        address = upload.send(options.to, rows_file)
         print(f"Uploaded to {address}")
     return 0
 
@@ -101,6 +102,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     _check_used(options)
     if options.items:
         check_item_options(options)
+    elif options.cold_start and (options.paths or options.format == "dpo"):
+        raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
+    elif not options.cold_start and not options.paths:
+        raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     defaults = {"tasks": "", **COMPLETION_DEFAULTS}
     return argparse.Namespace(**{**defaults, **vars(options)})
 
@@ -120,9 +125,7 @@ def _check_used(options: argparse.Namespace) -> None:
         kind = "An export of completions"
         used = {*COMPLETION_DEFAULTS}
     optional = [*COMPLETION_DEFAULTS, *ITEM_OPTIONS, *TRAINING_DEFAULTS, *EVAL_OPTIONS]
-    unused = [f"--{name.replace('_', '-')}" for name in optional if name in options and name not in used]
-    if unused:
-        raise EnvironmentSetupError(f"{kind} does not use {', '.join(unused)}. Remove the option.")
+    refuse_unused(kind, options, [name for name in optional if name not in used])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -163,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--push-to-hub",
         metavar="REPO",
-        help="also upload the folder to this dataset repository of the Hugging Face hub; a new one is private",
+        help="also upload the rows and the card to this dataset repository of the Hugging Face hub; a new repository "
+        "is private",
     )
     add(
         "--public",
@@ -245,8 +249,6 @@ class _Summary:
 
 def _write_examples(options: argparse.Namespace, folder: Path) -> str:
     """Write examples from training items, so that none of them is a question of an evaluation. Returns a sentence."""
-    if options.paths or options.format == "dpo":
-        raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
@@ -286,8 +288,6 @@ def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProbl
 
 def _write_completions(options: argparse.Namespace, folder: Path) -> str:
     """Write the good completions; returns sentences about them."""
-    if not options.paths:
-        raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     files: dict[Path, Path] = {}
     for path in options.paths:
         files |= {file.resolve(): file for file in files_of(Path(path))}

@@ -84,8 +84,8 @@ def nemo_row(item: Item) -> Row:
     `grade-server` makes the original item again.
     """
     problem = item.problem
-    answer = problem.entry["answer"]
-    metadata = {"source_dataset": problem.task, **problem.entry["metadata"]}
+    answer = problem.entry.get("answer")
+    metadata = {"source_dataset": problem.task, **problem.entry.get("metadata", {})}
     return {
         "responses_create_params": {"input": item.prompt},
         "question": problem.question,

@@ -141,19 +141,26 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         Raises EnvironmentSetupError for any other combination.
         """
         await asyncio.to_thread(self.close)
-        is_alone = group is None and group_size is None
-        if split == "eval":
+        choice = {
+            "seed": seed,
+            "task": task,
+            "level": level,
+            "index": index,
+            "group": group,
+            "group_size": group_size,
+            **unknown,
+        }
+        given = {name for name, value in choice.items() if value not in (None, "")}
+        if split == "eval" and given <= {"index"}:
             opened = Group(await self._held_out_question(index))
-        elif unknown or split != "train":
+        elif split != "train":
             raise EnvironmentSetupError(EXPECTED)
-        elif seed is not None and is_alone:
+        elif not given:
+            opened = Group(await self._stream.next_async())
+        elif seed is not None and given <= {"seed", "task", "level"}:
             task = task or Random(seed).choice(self._tasks.names)
             opened = Group(await self._tasks.draw_async(task, seed, level))
-        elif seed is not None or task or level is not None:
-            raise EnvironmentSetupError(EXPECTED)
-        elif is_alone:
-            opened = Group(await self._stream.next_async())
-        elif group is not None and group_size is not None:
+        elif group_size is not None and given == {"group", "group_size"}:
             opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
         else:
             raise EnvironmentSetupError(EXPECTED)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -61,6 +62,8 @@ class Recipe:
         """The recipe of a row, which may have more keys. Raises EnvironmentSetupError if it has no recipe."""
         try:
             level = row["level"]
+            # pandas reads a missing number as NaN, the only number that differs from itself.
+            is_missing = level is None or level != level
             config = row["config"]
             if not isinstance(json.loads(config), dict):
                 raise ValueError(f"config: {config!r:.60} is not a JSON object")
@@ -68,7 +71,7 @@ class Recipe:
                 task=str(row["task"]),
                 seed=int(row["seed"]),
                 config=config,
-                level=None if level is None else int(level),
+                level=None if is_missing else int(level),
                 question_digest=str(row["question_digest"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -139,3 +142,37 @@ class RecentItems:
 
 def _has_failed(making: Future[PromptedProblem]) -> bool:
     return making.done() and (making.cancelled() or making.exception() is not None)
+
+
+_starting = threading.Lock()
+_started: dict[str, RecentItems] = {}
+"""The items and workers of this process, by the arguments of `Tasks` as JSON."""
+
+
+def items_for(settings: Mapping[str, Any]) -> RecentItems:
+    """The items and workers of this process for these arguments of `Tasks`, which are JSON data.
+
+    The first call starts the workers, and concurrent calls wait. They end with the process. Any thread may call this
+    function. Raises EnvironmentSetupError if they do not start. The next call tries again.
+    """
+    try:
+        key = json.dumps(settings, sort_keys=True)
+    except TypeError as error:
+        raise EnvironmentSetupError(
+            f"Expected settings that are texts and numbers, got {settings!r:.200}. Separate names by commas."
+        ) from error
+    with _starting:
+        if key not in _started:
+            _started[key] = RecentItems(Tasks(**settings))
+        return _started[key]
+
+
+def _forget_the_parents_workers() -> None:
+    global _starting, _started
+    _starting = threading.Lock()
+    _started = {}
+
+
+# A forked process lacks the threads of its parent. So it cannot use the parent's workers, and a lock that another
+# thread held at the time of the fork would never be released.
+os.register_at_fork(after_in_child=_forget_the_parents_workers)

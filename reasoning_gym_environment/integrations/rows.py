@@ -75,8 +75,9 @@ def row_rewards(tasks: Tasks, *, thinking_opened: bool = False) -> Callable[...,
 
         trainer = GRPOTrainer(..., train_dataset=dataset, reward_funcs=[row_rewards(tasks)])
 
-    The reward of a completion without a score is None, and TRL does not train on it. Set `thinking_opened` if the chat
-    template opens `<think>` in the prompt. With several processes, each process needs its own `tasks`.
+    The reward of a completion without a score is None, and TRL does not train on it, unless another reward function
+    rewards it. Set `thinking_opened` if the chat template opens `<think>` in the prompt. With several processes, each
+    process needs its own `tasks`.
     """
 
     def reasoning_gym(completions: Sequence[Any], **columns: Any) -> list[float | None]:

@@ -287,27 +287,39 @@ def grade_server(arguments: Sequence[str]) -> int:
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
-    parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
+    description = "Serve the tasks as an OpenEnv environment."
+    parser = _parser("openenv", description, port=8000, complexity_mode="curriculum")
     options = parser.parse_args(arguments)
     # Imported here, because `grade-server` does not need OpenEnv.
     from .openenv import build_app
 
-    return _serve(options, build_app, complexity_mode="curriculum")
+    return _serve(options, build_app)
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
 """The arguments of `Tasks`, which the commands that serve tasks take as options."""
 
 
-def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentParser:
-    """The options that both commands have."""
+def _parser(command: str, description: str, *, port: int, **defaults: Any) -> argparse.ArgumentParser:
+    """The options that both commands have. `defaults` replace defaults of the settings."""
     parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
+    defaults = {"partial_credit": "exact", **defaults}
     for name, field in TASKS.items():
+        default = defaults.get(name, field.default)
         text = (field.description or "").replace("%", "%%")
-        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text)
-    parser.add_argument("--host", default="127.0.0.1", help="(%(default)s: this machine only)")
+        if default:
+            text = f"{text.rstrip('.')} (default: {default})"
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text)
+    parser.add_argument("--host", type=_host, default="127.0.0.1", help="(%(default)s: this machine only)")
     parser.add_argument("--port", type=_port, default=port, help="(%(default)s)")
     return parser
+
+
+def _host(text: str) -> str:
+    """The name or the address of an interface. The empty text of a variable that is not set would be all interfaces."""
+    if text:
+        return text
+    raise argparse.ArgumentTypeError("expected a name or an address of this machine, got ''")
 
 
 def _port(text: str) -> int:
@@ -334,23 +346,21 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _serve(
-    options: argparse.Namespace,
-    app: Callable[[Tasks], FastAPI],
-    **settings: Any,
-) -> int:
+def _url(bound: socket.socket) -> str:
+    """The address of this socket. An address of IPv6 is in brackets, which separate it from the port."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _serve(options: argparse.Namespace, app: Callable[[Tasks], FastAPI]) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
-    chosen = {name: getattr(options, name) for name in TASKS if name in options}
+    settings = {name: getattr(options, name) for name in TASKS}
     with (
         _bound(options.host, options.port) as bound,
-        Tasks(**{**settings, **chosen}) as tasks,
+        Tasks(**settings) as tasks,
     ):
         config = uvicorn.Config(app(tasks), log_level="warning")
         bound.listen()
-        host, port = bound.getsockname()[:2]
-        print(
-            f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.",
-            flush=True,
-        )
+        print(f"{len(tasks.names)} tasks at {_url(bound)}. Ctrl-C ends it.", flush=True)
         uvicorn.Server(config).run(sockets=[bound])
     return 0

@@ -12,23 +12,19 @@ environment returns NaN, and `mask_unscored` replaces it.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
 from statistics import fmean
 from typing import Any
 
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome
-from .recipe import RecentItems, Recipe
+from .recipe import Recipe, items_for
 
 __all__ = ["ENV_CLASS", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
 
@@ -36,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 ENV_CLASS = "reasoning_gym"
 """The name of the environment in the configuration of SkyRL."""
-
-_starting = threading.Lock()
 
 
 def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **settings: Any) -> None:
@@ -52,20 +46,6 @@ def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **set
         entry_point="reasoning_gym_environment.integrations.skyrl:ReasoningGymSkyRLEnv",
         kwargs={"settings": settings, "thinking_opened": thinking_opened},
     )
-
-
-@cache
-def _started(settings: str) -> RecentItems:
-    return RecentItems(Tasks(**json.loads(settings)))
-
-
-def _items_for(settings: str) -> RecentItems:
-    """The items and workers for `settings`, which are arguments of `Tasks` as JSON.
-
-    The first call with these settings starts the workers. They end with this process.
-    """
-    with _starting:
-        return _started(settings)
 
 
 class ReasoningGymSkyRLEnv(BaseTextEnv):
@@ -89,7 +69,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
                 f"extra_info: expected the recipe of a row of `export --items`, got {row!r:.100}."
             )
         self._recipe = Recipe.from_row(row)
-        self._settings = json.dumps(settings or {}, sort_keys=True)
+        self._settings = settings or {}
         self._thinking_opened = thinking_opened
         self._metrics: dict[str, float] = {}
 
@@ -98,7 +78,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
 
         Raises EnvironmentSetupError if the workers do not start.
         """
-        _items_for(self._settings)
+        items_for(self._settings)
         return prompt, {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
@@ -109,7 +89,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         task of the row.
         """
         self.turns += 1
-        items = _items_for(self._settings)
+        items = items_for(self._settings)
         try:
             problem = items.get(self._recipe)
         except GenerationError as error:

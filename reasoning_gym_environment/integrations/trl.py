@@ -134,7 +134,10 @@ class GRPOTasks(TrainerCallback, ExportableState):
         log_metric: Any,
         **_: Any,
     ) -> Rewards:
-        """The reward function. The reward of a completion without a score is None, and TRL does not train on it."""
+        """The reward function. The reward of a completion without a score is None.
+
+        TRL does not train on such a completion, unless another reward function rewards it.
+        """
         if not self._is_attached:
             raise EnvironmentSetupError("GRPOTrainer: give it callbacks=[tasks.callback], of the same GRPOTasks.")
         texts = [text_of(completion) for completion in completions]

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
 import verifiers.v1 as vf
-from async_lru import alru_cache
 from openai import AsyncOpenAI
 from pydantic import Field, model_validator
 from tqdm import tqdm
@@ -24,7 +23,7 @@ from tqdm import tqdm
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome
 from ..scoring.scorer import PartialCredit
-from .recipe import RecentItems, Recipe
+from .recipe import RecentItems, Recipe, items_for
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -55,10 +54,13 @@ class GradingConfig(vf.TaskConfig):
     num_scoring_workers: int = Field(1, ge=1)
     thinking_opened: bool = False
 
-    def tasks(self, **choice: Any) -> Tasks:
-        """Started workers. Raises EnvironmentSetupError, with the change to make."""
-        settings = self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
-        return Tasks(**{**settings, **choice})
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `Tasks`."""
+        return self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
+
+    async def items(self) -> RecentItems:
+        """The items and workers of this process. Raises EnvironmentSetupError, with the change to make."""
+        return await asyncio.to_thread(items_for, self.settings())
 
 
 class ReasoningGymConfig(vf.TasksetConfig):
@@ -92,7 +94,10 @@ class ReasoningGymConfig(vf.TasksetConfig):
         return self
 
     def tasks(self) -> Tasks:
-        """Workers that make the rows. Grading workers are hardly needed for that."""
+        """Workers that make the rows. Grading workers are hardly needed for that.
+
+        Raises EnvironmentSetupError, with the change to make.
+        """
         chosen = {
             "include",
             "exclude",
@@ -100,7 +105,8 @@ class ReasoningGymConfig(vf.TasksetConfig):
             "overrides",
             "complexity_mode",
         }
-        return self.task.tasks(**self.model_dump(include=chosen), num_scoring_workers=1)
+        choice = self.model_dump(include=chosen)
+        return Tasks(**{**self.task.settings(), **choice, "num_scoring_workers": 1})
 
 
 class ReasoningGymData(vf.TaskData):
@@ -108,13 +114,6 @@ class ReasoningGymData(vf.TaskData):
 
     recipe: Recipe
     complexity: float | None = None
-
-
-@alru_cache(maxsize=None)
-async def _items_for(config: str) -> RecentItems:
-    """The items and workers of a GradingConfig, given as JSON. They start on first use, and end with the process."""
-    tasks = await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
-    return RecentItems(tasks)
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
@@ -125,9 +124,8 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
         Raises UnscoredError if there is no score, and GenerationError if this process cannot make the item. Then the
         rollout becomes an error with the reason.
         """
-        grading = self.config.model_dump_json()
         trace.record_metric("unscored", 1.0)
-        items = await _items_for(grading)
+        items = await self.config.items()
         problem = await items.get_async(self.data.recipe)
         opened = self.config.thinking_opened
         [grade] = await items.tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
@@ -240,7 +238,7 @@ class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
     """Requests a reply for each row. The grading workers start with it."""
 
     async def start(self) -> None:
-        await _items_for(self.taskset.config.task.model_dump_json())
+        await self.taskset.config.task.items()
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         await agents.agent.run(task)

@@ -11,7 +11,6 @@ verl. Its imports are absolute, because verl before 0.7 loads a reward function 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -21,9 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from reasoning_gym_environment.api import Tasks
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
-from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe
+from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.integrations.recipe import Recipe, items_for
 from reasoning_gym_environment.records import Outcome
 from reasoning_gym_environment.utils.clock import now
 
@@ -67,7 +65,7 @@ def compute_score(
     Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
     """
     recipe = Recipe.from_row(extra_info or {})
-    items = _process.items(settings)
+    items = items_for(settings)
     try:
         problem = items.get(recipe)
     except GenerationError as error:
@@ -103,7 +101,7 @@ def compute_scores(
 def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, float]:
     """The result of an unscored completion that gets `reward`. Raises UnscoredError if `reward` is None."""
     sentence = f"{recipe.task}, seed {recipe.seed}: {reason}"
-    _process.note_unscored(sentence)
+    _unscored_log.note(sentence)
     if reward is None:
         raise UnscoredError(
             f"A completion could not be scored ({sentence}). verl 0.9 drops the completion. Set unscored_reward for "
@@ -112,32 +110,15 @@ def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, fl
     return {"score": float(reward), "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
 
 
-class _Process:
-    """The state of this process: its workers, by their settings, and its number of unscored completions."""
+class _UnscoredLog:
+    """Counts the unscored completions of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: dict[str, RecentItems] = {}
         self._num_unscored = 0
         self._next_log = -math.inf
 
-    def items(self, settings: Mapping[str, Any]) -> RecentItems:
-        """The items and workers for these settings. The first call starts the workers, and concurrent calls wait.
-
-        Raises EnvironmentSetupError if they do not start. The next call tries again.
-        """
-        try:
-            key = json.dumps(settings, sort_keys=True)
-        except TypeError as error:
-            raise EnvironmentSetupError(
-                f"reward_kwargs: expected texts and numbers, got {settings!r:.200}. Separate names by commas."
-            ) from error
-        with self._lock:
-            if key not in self._items:
-                self._items[key] = RecentItems(Tasks(**settings))
-            return self._items[key]
-
-    def note_unscored(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Count a completion. Log the count, unless the last such log line is less than LOG_EVERY_S seconds old."""
         with self._lock:
             self._num_unscored += 1
@@ -151,14 +132,13 @@ class _Process:
         )
 
 
-_process = _Process()
+_unscored_log = _UnscoredLog()
 
 
-def _forget_the_parents_workers() -> None:
-    global _process
-    _process = _Process()
+def _forget_the_parents_log() -> None:
+    global _unscored_log
+    _unscored_log = _UnscoredLog()
 
 
-# A forked process lacks the threads of its parent. So it cannot use the parent's workers, and a lock that another
-# thread held at the time of the fork would never be released.
-os.register_at_fork(after_in_child=_forget_the_parents_workers)
+# Another thread of the parent may hold the lock at the time of the fork.
+os.register_at_fork(after_in_child=_forget_the_parents_log)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import Grade, PromptedProblem
 from reasoning_gym_environment.commands import audit
 from reasoning_gym_environment.commands.audit import judge, main, same
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.records import Outcome, Score
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
 TASK = '''
 import os, random
@@ -52,6 +56,56 @@ def test_equal_in_case_blanks_or_number_is_the_same() -> None:
         assert not same(text + "1", right) and not same(text, None)
 
 
+class FakeTasks:
+    """Pays the answers of the items."""
+
+    async def grade_async(self, problem: PromptedProblem, completions: list[str]) -> list[Grade]:
+        right = f"<answer>{problem.entry['answer']}</answer>"
+        values = [float(completion == right) for completion in completions]
+        return [Grade(value, Score(value, Outcome.CORRECT if value else Outcome.WRONG)) for value in values]
+
+
+def items(answers: str) -> list[PromptedProblem]:
+    """An item for each character, which is its answer."""
+    entries = [{"question": f"{number}", "answer": answer, "metadata": {}} for number, answer in enumerate(answers)]
+    return [
+        PromptedProblem("gcd", "", split="own", index=-1, seed=seed, config={}, entry=entry)
+        for seed, entry in enumerate(entries)
+    ]
+
+
+async def test_a_constant_that_is_wrong_on_the_first_items_may_be_right_on_most() -> None:
+    tasks: Any = FakeTasks()
+    for answers in ("8" + 29 * "7", "98" + 28 * "7", 29 * "7" + "8"):
+        found = await audit._constant(tasks, items(answers))
+        assert found == ("7", round(answers.count("7") / 30, 4)), answers
+    assert await audit._constant(tasks, items(15 * "78")) is None
+
+
+def test_an_item_that_time_did_not_allow_to_be_made_again_does_not_differ() -> None:
+    made = items("123")
+    assert audit._notes_on_items(made, items("12")) == []
+    assert audit._notes_on_items(made[1:], items("123")) == []
+    assert audit._notes_on_items(made, items("13")) == ["an item made again differs"]
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_missing_items_of_all_levels_are_counted_and_a_closed_pipe_costs_no_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(audit, "LEVEL_S", 0.0)
+    monkeypatch.setattr(audit, "print_table", closed)
+    target = tmp_path / "audit.json"
+    with pytest.raises(BrokenPipeError):
+        main(["chain_sum", "--draws", "3", "--json", str(target)])
+    [result] = json.loads(target.read_text())["tasks"]
+    wanted = 3 * (1 + len(build_ladder("chain_sum").levels))
+    assert result["notes"] == [f"{wanted} of {wanted} items could not be made (0 s were over)"]
+
+
 @pytest.mark.usefixtures("own_datasets")
 def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -68,7 +122,12 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     assert (chain["verdict"], chain["right"], chain["solved"], chain["notes"]) == ("sound", 1.0, [], [])
     assert (seven["verdict"], seven["solved"][0][:2]) == ("solved-by-constant", ["default", "7"])
     notes = "; ".join(seven["notes"])
-    for said in ("raises on 2 of", r"1 questions in \d+ draws", "an item made again differs", r"\d items could not be"):
+    for said in (
+        "raises on 2 of",
+        r"1 questions in \d+ draws",
+        "an item made again differs",
+        r"of 80 items could not be",
+    ):
         assert re.search(said, notes), notes
     printed = capsys.readouterr()
     assert "is right on" in printed.out and "an item made again differs" in " ".join(printed.out.split())
@@ -107,5 +166,5 @@ def test_a_task_that_makes_no_items_is_not_said_to_lack_answers(
     assert main(["empty", "--task-modules", str(module), *limits]) == 1
     [result] = json.loads(target.read_text())["tasks"]
     assert result["verdict"] == "no-items"
-    assert "2 items could not be made" in result["notes"][-1] and "the word list is missing" in result["notes"][-1]
+    assert "4 of 4 items could not be made" in result["notes"][-1] and "the word list is missing" in result["notes"][-1]
     assert "empty: no-items, it makes no items" in capsys.readouterr().err

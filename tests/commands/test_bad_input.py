@@ -112,6 +112,13 @@ def test_a_port_that_does_not_exist_is_refused_before_anything_starts(port: str,
     assert f"expected a number from 0 to 65535, got {port!r}" in capsys.readouterr().err
 
 
+def test_an_empty_host_is_not_all_interfaces(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["grade-server", "--host=", "--port=-1"])
+    assert end.value.code == 2
+    assert "expected a name or an address of this machine, got ''" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -95,12 +95,23 @@ def test_the_folder_is_uploaded_and_a_new_repository_is_private(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hub.is_private = is_private
+    # The user has other files in the folder.
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    for name in ("notes.txt", "data/private.parquet"):
+        (tmp_path / "out" / name).write_text("not a part of the dataset")
     wanted = ["--items", "3", "--tasks", "gcd", "--complexity", "none", "--to", str(tmp_path / "out")]
     assert export.main([*wanted, "--push-to-hub", REPO, *flags]) == 0
     [created] = hub.created
     assert (created["type"], created["visibility"]) == ("dataset", "private" if is_private else "public")
     assert hub.files.keys() == {"README.md", "data/train.parquet"}
     assert f"Uploaded to {hub.url}/datasets/{REPO}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [[], ["--cold-start", "3", "--format", "dpo"]])
+def test_no_repository_is_made_for_options_that_cannot_work(options: list[str], hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match="PATH"):
+        export.main([*options, "--to", str(tmp_path / "out"), "--push-to-hub", REPO])
+    assert not hub.created
 
 
 def test_a_public_repository_needs_the_flag_before_any_item_is_made(hub: Hub, tmp_path: Path) -> None:

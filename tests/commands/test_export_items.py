@@ -14,10 +14,11 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 
-from reasoning_gym_environment import Tasks, cli, grade_rows
+from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
-from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
+from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, Item
+from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
@@ -136,6 +137,16 @@ def test_a_row_grades_its_own_right_answer_as_1_and_no_hostile_answer(
         text = f"<answer>{HOSTILE_ANSWERS[attack].replace('<marker>', str(marker))}</answer>"
         assert not any(grade.reward for grade in grade_rows(tasks, recipes, [text] * len(recipes)))
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ITEM_FORMATS)
+def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> None:
+    """Training accepts such items of datasets of one's own."""
+    entry = {"question": "1 or 2?"}
+    problem = PromptedProblem("own", "", split="train", index=0, seed=1, config={}, entry=entry)
+    row = ITEM_FORMATS[name].row(Item(problem, "train", 0, right_answer("own", entry)))
+    assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
+    assert not row.get("answer")
 
 
 def test_a_row_for_verl_has_the_columns_of_its_reward_managers(rows: Rows) -> None:

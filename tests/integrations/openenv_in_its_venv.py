@@ -91,7 +91,9 @@ async def test_the_stream_goes_on_when_a_session_goes_away_and_eval_questions_ar
         first, second = [(await env.reset(split="eval", index=index)).observation for index in (0, 1)]
         assert first["split"] == second["split"] == "eval" and first["seed"] != second["seed"]
         of_a_group = {"group": "a", "group_size": 0}, {"group": "a"}, {"group": "a", "group_size": 1, "seed": 1}
-        for wrong in ({"split": "eval"}, {"split": "test"}, {"task": "chain_sum"}, {"level": 1}, *of_a_group):
+        of_eval = [{"split": "eval", "index": 0, **more} for more in ({"task": "chain_sum"}, {"seed": 1}, *of_a_group)]
+        others = {"split": "eval"}, {"split": "test"}, {"task": "chain_sum"}, {"level": 1}, {"index": 0}, {"typo": 1}
+        for wrong in (*others, *of_a_group, *of_eval):
             with pytest.raises(RuntimeError, match="expected"):
                 await env.reset(**wrong)
         with pytest.raises(RuntimeError, match="reset first"):

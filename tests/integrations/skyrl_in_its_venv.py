@@ -29,7 +29,7 @@ from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.item_formats import Item, verl_row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
-from reasoning_gym_environment.integrations.recipe import RecentItems
+from reasoning_gym_environment.integrations.recipe import RecentItems, items_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from tests.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
@@ -45,7 +45,7 @@ def items() -> Iterator[RecentItems]:
     """The items and the workers of the registered environments."""
     register(**SETTINGS)
     register(THINKING_OPENED, thinking_opened=True, **SETTINGS)
-    items = skyrl._items_for(json.dumps(SETTINGS, sort_keys=True))
+    items = items_for(SETTINGS)
     yield items
     items.tasks.close()
 

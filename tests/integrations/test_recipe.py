@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pandas
 import pytest
 
 from reasoning_gym_environment import HeldOut, Tasks
@@ -29,6 +30,13 @@ async def test_a_recipe_makes_the_same_item_again() -> None:
             made = await Recipe.from_row(row).make_async(tasks)
             assert made.entry == problem.entry
             assert made.config == problem.config
+
+
+@pytest.mark.parametrize("level", [None, 3])
+def test_a_table_of_pandas_has_the_same_recipe(level: int | None) -> None:
+    recipe = Recipe("gcd", seed=7, config="{}", level=level, question_digest="0" * 16)
+    [row] = pandas.DataFrame([recipe.as_row()]).astype({"level": "float64"}).to_dict("records")
+    assert Recipe.from_row(row) == recipe
 
 
 def test_another_question_is_not_graded() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,7 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.errors import missing_extra
+from reasoning_gym_environment.errors import EnvironmentSetupError, missing_extra
+from reasoning_gym_environment.integrations import servers
 from reasoning_gym_environment.integrations.servers import build_app
 from tests.hostile_answers import ENTRY
 
@@ -92,6 +94,38 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert (await first).status_code == 200
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
+
+
+@pytest.mark.parametrize(("command", "complexity_mode"), [("grade_server", None), ("openenv", "curriculum")])
+def test_the_servers_start_with_the_defaults_of_their_help(
+    command: str, complexity_mode: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    def start(**settings: Any) -> None:
+        started.append(settings)
+        raise EnvironmentSetupError
+
+    monkeypatch.setattr(servers, "Tasks", start)
+    # The library is not installed here.
+    monkeypatch.setitem(sys.modules, f"{servers.__package__}.openenv", SimpleNamespace(build_app=None))
+    with pytest.raises(EnvironmentSetupError):
+        getattr(servers, command)(["--port", "0"])
+    [settings] = started
+    # None is the default that depends on the number of cores.
+    assert settings["num_generation_workers"] is settings["num_scoring_workers"] is None
+    assert (settings["complexity_mode"], settings["partial_credit"]) == (complexity_mode, "exact")
+    with pytest.raises(SystemExit):
+        getattr(servers, command)(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "A right answer always earns 1 (default: exact)" in text
+    assert ("nearest to it (default: curriculum)" in text) == (complexity_mode is not None)
+
+
+def test_an_address_of_ipv6_is_in_brackets() -> None:
+    for address, url in ((("::1", 80, 0, 0), "http://[::1]:80"), (("127.0.0.1", 80), "http://127.0.0.1:80")):
+        bound: Any = SimpleNamespace(getsockname=lambda address=address: address)
+        assert servers._url(bound) == url
 
 
 def test_only_modules_of_an_extra_are_reported_as_missing_from_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ import pytest
 from reasoning_gym_environment import PromptedProblem
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import recipe, verl
-from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe, items_for
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.process_table import linux_only
@@ -26,20 +25,21 @@ RIGHT = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[verl._Process]:
-    """The state of a process that has graded nothing yet."""
-    process = verl._Process()
+def started() -> Iterator[dict[str, RecentItems]]:
+    """The items and workers of this process, which has graded nothing yet."""
+    started: dict[str, RecentItems] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verl, "_process", process)
-        yield process
-    for items in process._items.values():
+        patch.setattr(recipe, "_started", started)
+        patch.setattr(verl, "_unscored_log", verl._UnscoredLog())
+        yield started
+    for items in started.values():
         items.tasks.close()
 
 
 @pytest.fixture(scope="module")
-def problems(process: verl._Process) -> dict[str, PromptedProblem]:
+def problems(started: dict[str, RecentItems]) -> dict[str, PromptedProblem]:
     """A problem of each task, by its task."""
-    tasks = process.items(SETTINGS).tasks
+    tasks = items_for(SETTINGS).tasks
     return {task: tasks.draw(task, seed=3) for task in ("chain_sum", ATTACK_TASK)}
 
 
@@ -58,7 +58,7 @@ def score(
     )
 
 
-def test_the_fields_of_a_completion(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+def test_the_fields_of_a_completion(problems: dict[str, PromptedProblem], started: dict[str, RecentItems]) -> None:
     problem = problems["chain_sum"]
     right = f"<answer>{problem.entry['answer']}</answer>"
     assert score(problem, right) == RIGHT
@@ -71,14 +71,14 @@ def test_the_fields_of_a_completion(problems: dict[str, PromptedProblem], proces
     # With a reward model, verl gives two more arguments.
     assert score(problem, right, reward_router_address="127.0.0.1:1", reward_model_tokenizer=object()) == RIGHT
     # All used the same workers.
-    assert len(process._items) == 1
+    assert len(started) == 1
 
 
-def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+def test_a_group_shares_its_item(problems: dict[str, PromptedProblem]) -> None:
     problem = problems["chain_sum"]
     texts = [f"<answer>{problem.entry['answer']}</answer>", "<answer>x</answer>"] * 16
     rows = [Recipe.of(problem).as_row()] * len(texts)
-    items = process.items(SETTINGS)
+    items = items_for(SETTINGS)
     items._making.clear()
     before = items.tasks.metrics()["generation/items"]
     results = compute_scores([""] * len(texts), texts, [""] * len(texts), rows, **SETTINGS)
@@ -86,11 +86,10 @@ def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], process: 
     assert items.tasks.metrics()["generation/items"] - before == 1
 
 
-def test_items_that_were_not_used_for_long_are_made_again(
-    process: verl._Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("started")
+def test_items_that_were_not_used_for_long_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "KEPT_ITEMS", 2)
-    items = process.items(SETTINGS)
+    items = items_for(SETTINGS)
     items._making.clear()
     recipes = [Recipe.of(items.tasks.draw("chain_sum", seed)) for seed in range(3)]
     before = items.tasks.metrics()["generation/items"]
@@ -101,14 +100,12 @@ def test_items_that_were_not_used_for_long_are_made_again(
 
 def test_an_unscored_completion_is_not_wrong(
     problems: dict[str, PromptedProblem],
-    process: verl._Process,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     time_s = 100.0
     monkeypatch.setattr(verl, "now", lambda: time_s)
-    monkeypatch.setattr(process, "_num_unscored", 0)
-    monkeypatch.setattr(process, "_next_log", -math.inf)
+    monkeypatch.setattr(verl, "_unscored_log", verl._UnscoredLog())
     attacked = problems[ATTACK_TASK]
     with caplog.at_level(logging.WARNING, logger=verl.logger.name):
         with pytest.raises(UnscoredError, match=rf"{ATTACK_TASK}, seed \d+: timeout.*Set unscored_reward"):
@@ -135,12 +132,11 @@ def test_an_unscored_completion_is_not_wrong(
         (None, {}, "export --items"),
         ({"index": 3}, {}, "export --items"),
         ({}, {"scoring_timeout": 3}, "scoring_timeout"),
-        ({}, {"modules": object()}, "reward_kwargs: expected texts and numbers"),
+        ({}, {"modules": object()}, "Expected settings that are texts and numbers"),
     ],
 )
 def test_a_row_or_a_setting_that_cannot_work_is_refused(
     problems: dict[str, PromptedProblem],
-    process: verl._Process,
     extra_info: dict[str, Any] | None,
     settings: dict[str, Any],
     message: str,
@@ -151,32 +147,32 @@ def test_a_row_or_a_setting_that_cannot_work_is_refused(
         compute_score("reasoning_gym/chain_sum", "<answer>1</answer>", "1", row, **settings)
 
 
-async def test_a_caller_may_have_an_event_loop(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+async def test_a_caller_may_have_an_event_loop(problems: dict[str, PromptedProblem]) -> None:
     problem = problems["chain_sum"]
-    process.items(SETTINGS)._making.clear()
+    items_for(SETTINGS)._making.clear()
     assert score(problem, f"<answer>{problem.entry['answer']}</answer>") == RIGHT
 
 
 @linux_only
 def test_a_forked_process_starts_workers_of_its_own(
-    problems: dict[str, PromptedProblem], process: verl._Process
+    problems: dict[str, PromptedProblem],
 ) -> None:
     problem = problems["chain_sum"]
     right = f"<answer>{problem.entry['answer']}</answer>"
-    items = process.items(SETTINGS)
+    items = items_for(SETTINGS)
     # Another thread of the parent is in the middle of something when the process forks.
-    process._lock.acquire()
+    recipe._starting.acquire()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             signal.alarm(60)
             is_right = score(problem, right) == RIGHT
-            own = verl._process.items(SETTINGS)
+            own = items_for(SETTINGS)
             code = 0 if is_right and own is not items else 1
             own.tasks.close()
         finally:
             os._exit(code)
-    process._lock.release()
+    recipe._starting.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert score(problem, right) == RIGHT
