@@ -402,13 +402,16 @@ def partitions(answer: str) -> Counter[Any]:
 
 _CLOCK = r"(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?"
 _DURATION = re.compile(
-    rf"(?!\Z)(?:(\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
+    rf"(?!\Z)(?:(-?\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
     re.ASCII | re.I,
 )
 
 
 def duration(answer: str) -> Fraction:
-    """The seconds of `03:30`, `3:30:57.961`, `5 days, 03:30` or `5 days`."""
+    """The seconds of `03:30`, `3:30:57.961`, `5 days, 03:30` or `5 days`.
+
+    `-1 days, 16:01` is a day less and 16 hours more, as Python writes negative durations. Some items have such answers.
+    """
     plain = wording(answer)
     if plain.isdecimal():
         # A number of days may omit the unit.
