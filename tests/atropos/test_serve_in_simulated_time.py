@@ -308,12 +308,18 @@ def outcomes_of(world: World) -> dict[str, float]:
     return {name.removeprefix("groups/"): count for name, count in world.run.telemetry.outcomes.metrics().items()}
 
 
-def test_groups_that_a_subclass_drops_are_finished_and_counted() -> None:
+@pytest.mark.parametrize("hook", ["collect_trajectories", "postprocess_histories"])
+def test_groups_that_a_subclass_drops_are_finished_and_counted(hook: str) -> None:
     def plan(world: World) -> list[Event]:
-        async def drop_every_second(group: Any) -> Any:
-            return group if len(world.started) % 2 else None
+        original = getattr(world, hook)
 
-        world.postprocess_histories = drop_every_second  # type: ignore[method-assign]
+        async def drop_every_second(given: Any) -> Any:
+            returned = await original(given)
+            if len(world.started) % 2:
+                return returned
+            return (None, []) if hook == "collect_trajectories" else None
+
+        setattr(world, hook, drop_every_second)
         return []
 
     world = serves(20.0, plan, workers=1)
