@@ -228,6 +228,11 @@ class GroupPipeline:
         self.run.failures.note("group dropped", reason)
         self.finish(episode, outcome)
 
+    def drop_if_unfinished(self, episode: Episode) -> None:
+        """Drop an item for which a subclass returned no group, although the pipeline made one or was not used."""
+        if self.run.stream.ledger.is_handed_out(episode.problem):
+            self.drop(episode, GroupOutcome.DROPPED, "collect_trajectories of a subclass returned no group")
+
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""
         if self.run.stream.ledger.requeue(episode.problem):

@@ -180,9 +180,9 @@ class Rollout:
 class Episode:
     """One problem with all that the environment records about it, from the draw to the trajectory API.
 
-    `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set once, when the completions
-    are graded. `sampled_at` is the trainer's step when the oldest completion was requested, and `scored_at` is the
-    step when the completions were scored. Both are None without a trainer.
+    `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set when the completions are graded, and
+    again if the same item gets another group. `sampled_at` is the trainer's step when the oldest completion was
+    requested, and `scored_at` is the step when the completions were scored. Both are None without a trainer.
     """
 
     problem: Problem
@@ -191,16 +191,16 @@ class Episode:
     sampled_at: int | None = None
     scored_at: int | None = None
 
-    @cached_property
+    @property
     def rewards(self) -> list[float]:
         return [rollout.reward for rollout in self.rollouts]
 
-    @cached_property
+    @property
     def scored(self) -> list[Rollout]:
         """The rollouts that have a score."""
         return [rollout for rollout in self.rollouts if rollout.score.outcome.is_scored]
 
-    @cached_property
+    @property
     def has_signal(self) -> bool:
         return has_signal(self.rewards, [rollout.mask_reason is not None for rollout in self.rollouts])
 

@@ -78,6 +78,18 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
     assert env.percent_correct_buffer == [1.0, 0.0, 1.0, 0.0]
 
 
+async def test_a_second_group_of_the_same_item_has_its_own_scores(
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
+) -> None:
+    env = await ready_env(server.base_url)
+    item = await env.get_next_item()
+    student.learn(item[1])
+    for plan, scores in (((RIGHT, WRONG), [1.0, 0.0, 1.0, 0.0]), ((WRONG, RIGHT), [0.0, 1.0, 0.0, 1.0])):
+        student.follow(*plan)
+        group, _ = await env.collect_trajectories(item)
+        assert group is not None and group["scores"] == scores
+
+
 async def test_an_invalid_completion_is_sent_without_advantage_and_does_not_count(
     ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:

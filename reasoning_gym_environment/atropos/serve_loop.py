@@ -307,6 +307,9 @@ class ServeLoop:
         env = self._env
         began = now()
         group, _ = await env.collect_trajectories(item)
+        if group is None:
+            # Here and not in `_send`, which begins later: by then, a requeued item could be handed out again.
+            env.pipeline.drop_if_unfinished(episode_of(item))
         # A group that has its completions is not cancelled any more.
         is_made = await uninterrupted(self._send(group, item))
         duration = now() - began

@@ -81,7 +81,7 @@ class LevelLimits:
         return [ladder.levels[top], *self._open_down_from(task, top - 1)]
 
     def made(self, task: str, level: int) -> None:
-        """Count an item of this level that did not fail."""
+        """Count an item of this level that did not fail. An item that is repeated after a restart counts again."""
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
@@ -112,16 +112,10 @@ class LevelLimits:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """Closed levels and recent failures, as JSON.
-
-        Most windows have no failure. Such a window is saved as its length if it is full, and otherwise not at all.
-        """
+        """Closed levels and recent items, as JSON. A window without failures, as most are, is saved as its length."""
         recent: list[list[Any]] = []
         for (task, level), window in self._recent.items():
-            if any(window):
-                recent.append([task, level, list(window)])
-            elif len(window) == KNOWN_ITEMS:
-                recent.append([task, level, KNOWN_ITEMS])
+            recent.append([task, level, list(window) if any(window) else len(window)])
         closed = [[task, level, reason] for (task, level), reason in self._closed.items()]
         return {
             "closed": closed,

@@ -76,7 +76,7 @@ class PendingItems:
 
     def finish(self, problem: Problem) -> None:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
-        if self._is_handed_out(problem):
+        if self.is_handed_out(problem):
             del self.handed_out[problem.index]
             self._failures.pop(problem.index, None)
 
@@ -87,7 +87,7 @@ class PendingItems:
         time count once. Returns False if the problem is not handed out, or if this is its MAX_TRIES-th failure. Then
         the caller must `finish` it.
         """
-        if not self._is_handed_out(problem):
+        if not self.is_handed_out(problem):
             return False
         if failed_at is not None:
             failures = self._failures.setdefault(problem.index, set())
@@ -97,7 +97,8 @@ class PendingItems:
         self.waiting.append(self.handed_out.pop(problem.index))
         return True
 
-    def _is_handed_out(self, problem: Problem) -> bool:
+    def is_handed_out(self, problem: Problem) -> bool:
+        """Whether a caller still has to finish or requeue this problem."""
         return problem.is_of_stream and problem.index in self.handed_out
 
 

@@ -71,7 +71,8 @@ CLOSE_S = 2.0
 class TrajectoryApi:
     """Client for one trajectory API. It writes the trainer's limits and steps into `state`, and counts lost groups.
 
-    `is_available` is false from the first failed request until the API answers again.
+    `is_available` is false from the first failed request until the API answers again, and after a refused connection
+    until this environment has registered again.
     `sent` counts the groups that the API has accepted, `in_delivery` those on their way.
     """
 
@@ -102,7 +103,7 @@ class TrajectoryApi:
 
     @property
     def is_available(self) -> bool:
-        return not self._outage.is_on
+        return not self._outage.is_on and not self._is_restarted
 
     @property
     def in_delivery(self) -> int:
@@ -262,7 +263,7 @@ class TrajectoryApi:
                 self._is_restarted |= error.is_gone
                 self._outage.failed(str(error), NO_NEW_GROUPS)
             return None
-        if number < self._newest_status or self._outage.is_on:
+        if number < self._newest_status or not self.is_available:
             return None
         self._newest_status = number
         return status
@@ -334,7 +335,7 @@ class TrajectoryApi:
             detail = f"sampled at step {sampled_at}, now {state.step}"
             self._failures.note("group too old for the trainer, dropped", detail)
             return GroupOutcome.STALE
-        if self._outage.is_on or self._is_restarted:
+        if not self.is_available:
             return None
         parameters = {
             **(group.get("generation_params") or {}),

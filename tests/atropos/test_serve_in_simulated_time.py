@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
 from reasoning_gym_environment.trainer import api as trainer_api
+from reasoning_gym_environment.trainer.transport import ApiError
 from reasoning_gym_environment.utils.clock import now
 
 from ..simulation import World
@@ -138,6 +139,21 @@ def test_nothing_is_lost_when_run_api_and_its_trainer_restart_at_any_moment(seed
 
     world = serves(70.0, plan, latency=lambda: latency, inference=lambda: random.uniform(0.1, 2.0))
     assert world.started[-1] > 60.0, "it serves again"
+    world.check_nothing_is_lost()
+
+
+def test_groups_are_sent_again_after_a_connection_was_refused_and_no_status_failed() -> None:
+    def plan(world: World) -> list[Event]:
+        offer = world.api.offer
+
+        async def refuse(group: Any) -> bool:
+            world.api.offer = offer  # type: ignore[method-assign]
+            raise ApiError("connection refused", is_gone=True)
+
+        return [(10.0, lambda: setattr(world.api, "offer", refuse))]
+
+    world = serves(60.0, plan, latency=lambda: 0.01)
+    assert len(world.api.accepted) >= 0.9 * 4 * 60.0
     world.check_nothing_is_lost()
 
 
@@ -292,12 +308,18 @@ def outcomes_of(world: World) -> dict[str, float]:
     return {name.removeprefix("groups/"): count for name, count in world.run.telemetry.outcomes.metrics().items()}
 
 
-def test_groups_that_a_subclass_drops_are_finished_and_counted() -> None:
+@pytest.mark.parametrize("hook", ["collect_trajectories", "postprocess_histories"])
+def test_groups_that_a_subclass_drops_are_finished_and_counted(hook: str) -> None:
     def plan(world: World) -> list[Event]:
-        async def drop_every_second(group: Any) -> Any:
-            return group if len(world.started) % 2 else None
+        original = getattr(world, hook)
 
-        world.postprocess_histories = drop_every_second  # type: ignore[method-assign]
+        async def drop_every_second(given: Any) -> Any:
+            returned = await original(given)
+            if len(world.started) % 2:
+                return returned
+            return (None, []) if hook == "collect_trajectories" else None
+
+        setattr(world, hook, drop_every_second)
         return []
 
     world = serves(20.0, plan, workers=1)

@@ -138,6 +138,17 @@ def test_a_long_run_loses_no_level_to_chance_and_each_that_is_often_late(late_sh
         assert (not closed(restarted)) is stays_open
 
 
+def test_a_run_that_is_often_restarted_loses_no_level_by_one_long_question() -> None:
+    limits = LevelLimits(LADDER)
+    for _ in range(KNOWN_ITEMS):
+        limits.made("gcd", 3)
+        restarted = LevelLimits(LADDER)
+        restarted.load_state_dict(json.loads(json.dumps(limits.state_dict())))
+        limits = restarted
+    limits.exceeded("gcd", 3, TOO_LONG, "it is long")
+    assert not closed(limits)
+
+
 async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:
     first = sampler(too_long=too_long_above(1), **at_level(3, size=4))
     [problem] = await take(first, 1)
