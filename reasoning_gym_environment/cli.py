@@ -211,7 +211,8 @@ def _report_os_error(error: OSError) -> int:
         return last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN)
     if error.filename is None:
         raise error
-    return last_words(str(error), CANNOT_RUN)
+    text = f"cannot use {error.filename}: {error.strerror}. Check that it exists and that you may use it."
+    return last_words(text, CANNOT_RUN)
 
 
 def discard(stream: TextIO) -> None:

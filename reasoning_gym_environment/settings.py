@@ -89,7 +89,7 @@ class TasksSettings(BaseModel):
     separated by commas. Empty: all tasks.
     """
     exclude_tasks: Names = []
-    """Tasks not to serve, written like include_tasks."""
+    """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""
     task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
     """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
     mapping. The weight of all other tasks is 1.

@@ -163,6 +163,14 @@ def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:
     assert shown == f"refused: {text}\nValueError: {text}"
 
 
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cli, "_run", lambda arguments: Path("missing/file").write_text(""))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["regrade"])
+    text = "cannot use missing/file: No such file or directory. Check that it exists and"
+    assert text in capsys.readouterr().err
+
+
 def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch: Any) -> None:
     def ends(command: str, code: int, said: str) -> None:
         with pytest.raises(SystemExit) as end:

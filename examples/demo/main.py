@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Sequence
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m examples.demo",
         description="Train a tiny model on this machine, through Atropos' run-api and this environment's serve: half a "
         "million weights in numpy. The demo measures its accuracy on held-out questions before and after the training, "
-        "which ends at the first of the limits below. No GPU, no network, less than two minutes.",
+        "which ends at the first of the limits below. No GPU, no network, about two minutes.",
     )
     steps_help = f"training steps (default: {STEPS})"
     seconds_help = f"seconds of training (default: {MAX_SECONDS:g})"
@@ -242,6 +243,8 @@ def print_summary(before: EvalResults, after: EvalResults, checks: Checks, dumps
     print(f"rollouts: {dumps}/*.jsonl")
     print(f"held-out: {logs}/held-out-before, held-out-after")
     print(f"logs:     {logs}")
-    print(f"next:     reasoning-gym-env report {logs}/held-out-* {dumps}/*.jsonl -o report.html")
+    # `make demo` does not activate the virtual environment.
+    command = os.path.relpath(Path(sys.executable).with_name("reasoning-gym-env"))
+    print(f"next:     {command} report {logs}/held-out-* {dumps}/*.jsonl -o report.html")
     print("          README.md, “Train a real model”")
     return int(has_failed)

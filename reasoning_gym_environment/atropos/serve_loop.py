@@ -185,6 +185,18 @@ class ServeLoop:
                 self._polls.add(poll)
                 poll.add_done_callback(self._poll_ended)
             await asyncio.sleep(TICK_S)
+        self._report_end()
+
+    def _report_end(self) -> None:
+        # With the run-api of an earlier training, a run is over at its start. So the line names the remedy.
+        assert self._status is not None
+        logger.info(
+            "The run is over: run-api is at step %d with %d groups in its queue, and the run has %d steps. For another "
+            "training, restart run-api and the trainer, or increase env.total_steps.",
+            self._status["current_step"],
+            self._status["queue_size"],
+            self._state.total_steps,
+        )
 
     async def _poll(self) -> None:
         sent_before = self._run.api.sent

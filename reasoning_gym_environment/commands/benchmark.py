@@ -242,7 +242,7 @@ def _check(folder: Path) -> tuple[str, list[str]]:
         versions = dict(document["versions"])
         manifest = document["set"]["manifest"]
         recipes = [Recipe.from_row(row) for row in document["questions"]]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise EnvironmentSetupError(
             f"{folder / MANIFEST}: expected a manifest of `benchmark --to`, but it cannot be read ({error!r})."
         ) from error

@@ -152,7 +152,9 @@ def test_nothing_starts_without_a_batch_size() -> None:
 # --- the end of the loop
 
 
-def test_the_loop_ends_with_the_last_step() -> None:
+def test_the_loop_ends_with_the_last_step_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
     async def go() -> None:
         world = World()
         await world.run.api.register()
@@ -163,6 +165,8 @@ def test_the_loop_ends_with_the_last_step() -> None:
         assert not world.started
 
     run_virtually(go())
+    end = "The run is over: run-api is at step 4 with 0 groups in its queue, and the run has 3 steps."
+    assert end in caplog.text
 
 
 @pytest.mark.parametrize("hook", ["get_next_item", "collect_trajectories", "wandb_log"])

@@ -115,6 +115,11 @@ def test_a_folder_that_holds_no_benchmark_is_refused(folder: Path, text: str) ->
         benchmark.main(["--check", str(folder)])
 
 
+def test_a_check_of_a_folder_without_a_manifest_says_what_it_expected(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match="expected a manifest of `benchmark --to`"):
+        benchmark.main(["--check", str(tmp_path)])
+
+
 def test_a_line_without_a_question_is_refused(folder: Path) -> None:
     (folder / benchmark.QUESTIONS).write_text("{}\n")
     with pytest.raises(EnvironmentSetupError, match="line 1: expected an object with a question"):

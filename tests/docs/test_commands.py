@@ -52,7 +52,7 @@ CASES = [pytest.param(one, marks=[pytest.mark.slow] * bool(SLOW.fullmatch(one)))
 @pytest.fixture(scope="module")
 def what_they_name(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
-    for name in ("some-model", "before", "after"):
+    for name in ("first-steps", "some-model", "some-model-easy", "before", "after"):
         write_results(folder / "results" / name, tasks=3, attacks=False)
     write_dump(folder / "data_dumps")
     (folder / "my_tasks.py").write_text("")

@@ -116,6 +116,6 @@ def test_the_first_steps_run_as_they_stand(tmp_path: Path, adding_server: Thread
     done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "chain_sum (arithmetic)" in done.stdout and "4 groups are in data_dumps/groups.jsonl" in done.stderr
-    assert "Show them with: `reasoning-gym-env report results/some-model -o report.html`" in done.stderr
+    assert "Show them with: `reasoning-gym-env report results/first-steps -o report.html`" in done.stderr
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "some-model" in page and "chain_sum" in page
+    assert "first-steps" in page and "chain_sum" in page
