@@ -135,10 +135,12 @@ class GroupWriter:
         """
         run = self._run
         written = self._groups.done.values()
+        # Training may exclude tasks of the catalog, and an earlier release may have served them.
+        served = run.stream.maker.catalog
         run.state.step = len(written)
         run.stream.leave_out({group.index for group in written})
         for group in written:
-            if group.credits and group.task in run.runtime.catalog:
+            if group.credits and group.task in served:
                 run.sampler.learn(group.task, group.level, group.credits)
 
     async def _estimate(self) -> None:

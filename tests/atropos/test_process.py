@@ -163,6 +163,18 @@ async def test_a_file_with_repeated_lines_is_complete_when_it_has_as_many_lines_
     assert resumed.asked == 0 and len(written(tmp_path)) == 4
 
 
+async def test_groups_of_a_task_that_is_excluded_now_do_not_stop_a_resumed_run(tmp_path: Path, process: Any) -> None:
+    path = tmp_path / "groups.jsonl"
+    # A pattern selects syllogism, so training excludes it: at each of its levels a constant answer earns too much.
+    settings = {"include_tasks": "chain_sum,syllogis*", "complexity_mode": "curriculum"}
+    await process(FakeInference(), 2, **settings).run()
+    lines = path.read_text()
+    path.write_text(lines.replace('"task": "chain_sum"', '"task": "syllogism"', 1))
+    assert path.read_text() != lines
+    await process(FakeInference(), 3, **settings).run()
+    assert len(written(tmp_path)) == 3
+
+
 async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path, process: Any) -> None:
     path = tmp_path / "groups.jsonl"
     await process(FakeInference(), 2).run()
