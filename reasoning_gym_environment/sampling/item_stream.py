@@ -57,6 +57,7 @@ ERROR = "error"
 
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
 _SKIPPED = TypeAdapter(dict[str, NonNegativeInt])
+_INDICES = TypeAdapter(list[NonNegativeInt])
 
 
 PREFETCH = 4
@@ -189,13 +190,17 @@ class ItemStream:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """`index` is the first index without a draw; `pending` are the draws whose items are not finished."""
+        """`index` is the first index without a draw; `pending` are the draws whose items are not finished.
+
+        `known` has the indices of those pending draws that were handed out before. The level limits have counted them.
+        """
         pending = list(self.ledger.handed_out.values())
         pending += self.ledger.waiting
         pending += [item.draw for item in self._ahead]
         return {
             "index": self._index,
             "pending": [list(astuple(draw)) for draw in sorted(pending)],
+            "known": sorted(self.ledger.known),
             "instance": self.instance,
             "skipped": dict(self.skipped),
             "budgets": self.limits.state_dict(),
@@ -209,10 +214,11 @@ class ItemStream:
         with loading("sampler"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
             pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
+            known = _INDICES.validate_python(state.get("known", []))
             skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
         self.limits.load_state_dict(state.get("budgets", {}))
         self._stop_making()
-        self.ledger.restore(self._repeatable(pending))
+        self.ledger.restore(self._repeatable(pending), known)
         self._index = index
         self.instance = str(state.get("instance", self.instance))
         self.skipped = skipped
@@ -292,8 +298,9 @@ class ItemStream:
         for level, reason, detail in result.exceeded:
             self.limits.exceeded(draw.task, level, reason, detail)
         if result.problem is None:
+            self.ledger.known.discard(draw.index)
             self.skip(result.reason, draw.task, result.detail)
-        elif result.problem.level is not None:
+        elif result.problem.level is not None and draw.index not in self.ledger.known:
             self.limits.made(draw.task, result.problem.level)
 
     def _repeatable(self, draws: Sequence[Draw]) -> list[Draw]:

@@ -81,7 +81,7 @@ class LevelLimits:
         return [ladder.levels[top], *self._open_down_from(task, top - 1)]
 
     def made(self, task: str, level: int) -> None:
-        """Count an item of this level that did not fail. An item that is repeated after a restart counts again."""
+        """Count an item of this level that did not fail."""
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:

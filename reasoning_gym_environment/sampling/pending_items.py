@@ -52,6 +52,8 @@ class PendingItems:
         """The draws whose problems callers hold, by index."""
         self.waiting: deque[Draw] = deque()
         """The draws to repeat before the stream makes a new one, the next first."""
+        self.known: set[int] = set()
+        """The indices of the pending draws whose problems a caller has had at least once."""
         self._failures: dict[int, set[float]] = {}
         """The times of the failures of an item, by index."""
 
@@ -61,16 +63,18 @@ class PendingItems:
         """Note that a caller holds the problem of this draw."""
         # The item may come from a level below the level of the draw. A repetition must give the same item.
         self.handed_out[draw.index] = replace(draw, level=problem.level)
+        self.known.add(draw.index)
 
     def put_back(self, draws: Iterable[Draw]) -> None:
         """Let draws whose items were never handed out be the next ones, in this order."""
         self.waiting.extendleft(reversed(list(draws)))
 
-    def restore(self, draws: Iterable[Draw]) -> None:
+    def restore(self, draws: Iterable[Draw], known: Iterable[int] = ()) -> None:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
         self._failures.clear()
         self.waiting = deque(draws)
+        self.known = {draw.index for draw in self.waiting}.intersection(known)
 
     # --- for the callers of the stream
 
@@ -78,6 +82,7 @@ class PendingItems:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
         if self.is_handed_out(problem):
             del self.handed_out[problem.index]
+            self.known.discard(problem.index)
             self._failures.pop(problem.index, None)
 
     def requeue(self, problem: Problem, *, failed_at: float | None = None) -> bool:

@@ -50,14 +50,9 @@ async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> lis
 
 
 def known(env: ReasoningGymEnv) -> Any:
-    """All that its parts know, but for the names of the dumps.
-
-    Also without the number of recent items of each level, which counts an item again that is repeated after a restart.
-    """
+    """All that its parts know, but for the names of the dumps."""
     parts = {name: part for name, part in env.run.checkpoints.components.items() if name != "dumps"}
-    states = json.loads(json.dumps(state_of(parts)))
-    del states["sampler"]["budgets"]["recent"]
-    return states
+    return json.loads(json.dumps(state_of(parts)))
 
 
 @pytest.mark.parametrize(
