@@ -67,7 +67,8 @@ from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_he
 from reasoning_gym_environment.sampling.level_chooser import build_level_chooser
 from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 from reasoning_gym_environment.sampling.weighted import WeightedTasks
-from reasoning_gym_environment.scoring.scorer import base_reward, extract_answer
+from reasoning_gym_environment.scoring.extraction import extract_answer
+from reasoning_gym_environment.scoring.scorer import base_reward
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of

@@ -33,9 +33,9 @@ from ..evaluation.runner import scored_fields as scored_sample
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
+from ..scoring.extraction import extract_answer
 from ..scoring.scorer import (
     base_reward,
-    extract_answer,
     neutral_if_unscored,
     score_with_retry,
 )

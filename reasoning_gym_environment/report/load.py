@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..evaluation.runner import ANSWERS, METRICS, SAMPLES
 from ..records import Outcome, has_signal
-from ..scoring.scorer import extract_answer, split_thinking
+from ..scoring.extraction import extract_answer, split_thinking
 from ..storage.json_lines import (
     DUMP_NAME,
     ROLLOUTS,

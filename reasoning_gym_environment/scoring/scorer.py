@@ -1,28 +1,22 @@
-"""Turn completions into rewards: extract the answer of each completion, grade the answers, compute the rewards.
+"""Turn completions into rewards: grade the answer of each completion, compute the rewards.
 
-    thinking ... </think>   text with exactly one <answer>...</answer> ── grader ──> Verdict ──> Score
-    └── never searched ──┘  └───────── searched ─────────┘
+completion ── extract_answer (extraction.py) ──> answer ── grader ──> Verdict ──> Score
 
-The thinking is everything up to the last `</think>`. Chat templates may open `<think>` in the prompt, so the opening
-tag may be missing. An answer inside the thinking does not count.
-
-    Score ── base_reward ──> base reward ── neutral_if_unscored, length_penalty ──> reward
-             (each score alone)             (the whole group)
+Score ── base_reward ──> base reward ── neutral_if_unscored, length_penalty ──> reward
+         (each score alone)             (the whole group)
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ..records import (
     CORRECT_THRESHOLD,
     MIN_COMPLETION_TOKENS,
     Completion,
-    FormatFailure,
     Outcome,
     Problem,
     Rollout,
@@ -32,60 +26,9 @@ from ..records import (
 )
 from ..verification.grade import FULL_SCORE
 from ..workers.grader import SandboxGrader
+from .extraction import extract_answer
 
 logger = logging.getLogger(__name__)
-
-_THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
-_ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
-
-
-# --- extraction ---
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """The `answer` (stripped), or the `failure` that explains why there is none."""
-
-    answer: str | None = None
-    failure: FormatFailure | None = None
-
-
-def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
-    """Split a completion into its thinking, with the tags, and the reply. The reply is None if the thinking never ends.
-
-    Set `opened` if the chat template has already opened `<think>` in the prompt. Then a completion without `</think>`
-    consists of thinking only. Tags match in upper and lower case. Time is linear in the text.
-    """
-    is_open = opened
-    end = 0
-    for tag in _THINK_TAG.finditer(text):
-        is_open = not tag[1]
-        if not is_open:
-            end = tag.end()
-    if is_open:
-        return text, None
-    return text[:end], text[end:]
-
-
-def extract_answer(text: str, *, thinking_opened: bool = False, may_be_empty: bool = False) -> Extraction:
-    """Find the answer of a completion, after its thinking. `split_thinking` explains `thinking_opened`.
-
-    An empty answer counts as no answer, unless `may_be_empty` is set.
-    """
-    _, reply = split_thinking(text, opened=thinking_opened)
-    if reply is None:
-        return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
-    tags = list(_ANSWER_TAG.finditer(reply))
-    kinds = ["closing" if tag[1] else "opening" for tag in tags]
-    if "opening" not in kinds or "closing" not in kinds[kinds.index("opening") :]:
-        return Extraction(failure=FormatFailure.NO_ANSWER)
-    if len(tags) > 2:
-        return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
-    opening, closing = tags
-    answer = reply[opening.end() : closing.start()].strip()
-    if not answer and not may_be_empty:
-        return Extraction(failure=FormatFailure.EMPTY_ANSWER)
-    return Extraction(answer=answer)
 
 
 # --- scores ---

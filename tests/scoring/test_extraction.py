@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reasoning_gym_environment.records import FormatFailure
-from reasoning_gym_environment.scoring import scorer as extraction
-from reasoning_gym_environment.scoring.scorer import Extraction, extract_answer
+from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_thinking
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("extraction_cases.jsonl").read_text().splitlines()]
 """Texts with the answer in them, or with what keeps them from having one."""
@@ -33,8 +34,36 @@ def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
 
 
 def test_huge_hostile_texts_are_read_to_the_end() -> None:
-    for piece in ("<answer>", "<think>", "<answer", "<", "</", "<think></think><answer>x</answer>"):
+    blanks = " " * 100_000
+    for piece in ("<answer>", "<think>", "<answer", "<answer" + blanks, "<", "</", "</answer>", "<answer></answer>"):
         text = piece * (1_000_000 // len(piece))
         assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
-    for pattern in (extraction._THINK_TAG, extraction._ANSWER_TAG):
-        assert not re.search(r"[*+{]|\.\.", pattern.pattern), "a quantifier could make the time more than linear"
+    text = "<think></think><answer>x</answer>" * 30_000
+    assert extract_answer(text) == Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", " "]), max_size=12))
+def test_the_thinking_never_holds_the_answer_and_every_other_text_may_follow_it(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    # Thinking that is closed before the answer may hold anything but its own end.
+    thinking = text.replace("</think>", "")
+    assert extract_answer(f"<think>{thinking}</think><answer>5</answer>") == Extraction(answer="5")
+    # The answer was given while no thinking was open. Only a second answer takes it back.
+    after = extract_answer(f"<think>a</think><answer>5</answer>{text}")
+    assert after in (Extraction(answer="5"), Extraction(failure=FormatFailure.MULTIPLE_ANSWERS))
+    if "<answer>" not in text:
+        assert after == Extraction(answer="5")
+
+
+def test_a_reader_sees_the_thinking_before_the_answer_apart_from_the_reply() -> None:
+    for thinking, reply in (
+        ("<think>a</think>", "<answer>5</answer>"),
+        ("a</think>", "b<answer>5</answer>"),
+        ("<think>a</think>b<think>c</think>", "<answer>5</answer>"),
+        ("<think>a</think>", "<answer>5</answer><think>b</think>"),
+        ("<think>a</think>", "no answer"),
+        ("<think>never closed <answer>5</answer>", ""),
+        ("", "<answer>5</answer><think>never closed"),
+        ("", "nothing"),
+    ):
+        assert split_thinking(thinking + reply) == (thinking, reply)
