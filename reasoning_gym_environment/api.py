@@ -379,8 +379,8 @@ class HeldOut:
     def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         """The results of a completion for each question, in order, or of several each (which adds pass@k).
 
-        Scores are the verifiers' scores, for any `partial_credit`. Shares have 95% intervals, clustered by question.
-        Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
+        The mean score follows `partial_credit`; accuracy and exact rate do not. Shares have 95% intervals, clustered by
+        question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
         """
         return self._thread.run(self._results(completions, thinking_opened))
 
@@ -424,6 +424,7 @@ class HeldOut:
                     completion,
                     attempt,
                     thinking_opened=thinking_opened,
+                    partial_credit=self._settings.eval_partial_credit,
                 )
             # A text shows neither its finish reason nor its tokens.
             return {

@@ -150,6 +150,12 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             )
         return value
 
+    def validate_config(self) -> None:
+        """Checks of a subclass, which may raise ValueError. The environment calls this when it is constructed.
+
+        Our own settings have been validated before.
+        """
+
 
 DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
 

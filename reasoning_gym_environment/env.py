@@ -3,19 +3,22 @@
     Atropos' hook                         where it happens
     setup                                 Run.start: tasks, workers, sampler
     get_next_item                         pipeline.draw
-    collect_trajectories, score           pipeline.make, pipeline.score
+    collect_trajectories, score           pipeline.make, which calls score; pipeline.score
     handle_send_to_api                    pipeline.send
-    evaluate                              atropos/evaluate.py
+    evaluate, rollout_and_score_eval      atropos/evaluate.py, which calls rollout_and_score_eval for each question
     wandb_log, setup_wandb                run.drain_metrics, telemetry/wandb_log.py
     env_manager, process_manager          the commands `serve` and `process`: atropos/serve.py, atropos/process.py
     save_checkpoint, load_checkpoint      trainer/checkpoints.py
 
-Follow one problem in pipeline.py. The commands replace Atropos' own main loop.
+Follow one problem in pipeline.py. The commands replace Atropos' own main loop. They call these methods, so a subclass
+changes what it overrides. atropos/original_names.py lists the methods of the original environment that are not here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import sys
 import uuid
 from collections.abc import Awaitable, Sequence
@@ -31,7 +34,8 @@ from atroposlib.envs.base import (
 )
 
 from .atropos import command_line, preflight
-from .atropos.evaluate import evaluate_in_training, evaluate_once
+from .atropos.evaluate import evaluate, evaluate_command, rollout_and_score
+from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve
 from .config import ReasoningGymEnvConfig, default_configs
@@ -42,7 +46,7 @@ from .inference.server_types import adapters_of
 from .inference.spending import Spending
 from .items import (
     Item,
-    ProblemDataset,
+    TestItem,
     complete_keys,
     episode_of,
     episode_of_dicts,
@@ -58,8 +62,8 @@ from .telemetry.wandb_log import (
     has_tables,
     table_rows,
 )
-from .trainer.run_state import RunState
-from .utils.shutdown import run_then_close, shutdown_step, uninterrupted
+from .trainer.run_state import RunState, SubclassState
+from .utils.shutdown import run_then_close, shutdown_step
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -85,6 +89,9 @@ class ReasoningGymEnv(BaseEnv):
         testing: bool = False,
     ) -> None:
         preflight.set_log_levels(config)
+        config.validate_config()
+        self.logger = logging.getLogger(__name__).getChild(type(self).__name__)
+        warn_of_unused_overrides(type(self), ReasoningGymEnv)
         servers = preflight.prepare_servers(server_configs, config.tokenizer_name)
         # Atropos would open the file of groups at once, under another name if it exists, and empty what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
@@ -95,10 +102,8 @@ class ReasoningGymEnv(BaseEnv):
         self.datadumps_dir = Path(config.data_dumps_dir)
         self.task_names: list[str] = []
         """The tasks that are served."""
-        self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
-        """`(rg_item, dataset)` of each held-out question, once the questions are made."""
-        self.percent_correct_buffer: list[float] = []
-        """1.0 or 0.0 for each rollout since the last log step: whether its score is at least 0.5."""
+        self.test_items_with_scorers: list[TestItem] = []
+        """`(rg_item, dataset)` of each held-out question, once the questions are made. Evaluations use this list."""
         self.eval_metrics: list[tuple[str, Any]] = []
         self.state = RunState(config.group_size, config.batch_size, config.total_steps)
         self.inference = InferenceClient(
@@ -108,6 +113,9 @@ class ReasoningGymEnv(BaseEnv):
             spending=Spending(config.limit_tokens),
         )
         self.budget = TokenBudget(config.max_token_length, self.state, self.inference)
+        self.settings_as_yaml = ""
+        """All settings of the command `evaluate`, which it writes beside its results."""
+        self._own = SubclassState(config.seed)
         self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
         self._log_steps = 0
@@ -129,13 +137,14 @@ class ReasoningGymEnv(BaseEnv):
             inference=self.inference,
             budget=self.budget,
             state=self.state,
+            own=self._own,
             run_id=self._run_id,
         )
         self._pipeline = GroupPipeline(run)
-        self.task_names = run.runtime.catalog.names
+        self.task_names = run.task_names
         self.test_items_with_scorers = run.test_items
-        self.percent_correct_buffer = run.telemetry.percent_correct
-        if self.mode.makes_questions_at_start:
+        # A subclass with a `setup` of its own can edit the list of questions there.
+        if self.mode.makes_questions_at_start or type(self).setup is not ReasoningGymEnv.setup:
             await run.questions()
 
     @property
@@ -158,18 +167,25 @@ class ReasoningGymEnv(BaseEnv):
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """Sample a group for one item and score it. Returns what the trainer gets, or None, and an empty backlog."""
-        return await self.pipeline.make(episode_of(item)), []
+        return await self.pipeline.make(item, self.score), []
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
 
-        All dicts are rollouts of one item, whose dataset may be any reasoning-gym dataset. Returns None for an
-        empty group, and for equal scores when `ensure_scores_are_not_same` is set.
+        Every group passes through here, and what this method returns is sent. A subclass may change the dicts before it
+        calls `super().score()`, or the scores of what that returns, or score the dicts on its own. All dicts are
+        rollouts of one item, whose dataset may be any reasoning-gym dataset. Returns None for an empty group, and for
+        equal scores when `ensure_scores_are_not_same` is set.
         """
         if not rollout_group_data:
             return None
         episode, completions = episode_of_dicts(rollout_group_data)
-        group: ScoredDataGroup | None = await uninterrupted(self.pipeline.score(episode, completions))
+        group = await self.pipeline.score(episode, completions)
+        if "episode" not in rollout_group_data[0]:
+            # Other code has made the dicts, so this is not a step of the pipeline, which would do the rest.
+            await self.run.telemetry.dump(episode)
+            if group is None:
+                self.pipeline.drop_if_unfinished(episode)
         return group
 
     async def handle_send_to_api(
@@ -202,15 +218,15 @@ class ReasoningGymEnv(BaseEnv):
     # --- evaluation
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Score the held-out set; the metrics are returned, and logged with the next wandb step."""
-        return await evaluate_in_training(self)
+        """Ask all of `test_items_with_scorers`. Returns the metrics, which the next wandb step logs."""
+        return await evaluate(self)
 
-    async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
-        """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""
-        problem = episode_of(((), *test_item)).problem
-        sample = await self.run.evaluator.evaluate_one(problem)
-        score: float | None = sample["score"]
-        return score
+    async def rollout_and_score_eval(self, test_item: TestItem) -> float | None:
+        """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored.
+
+        `evaluate` calls this for each completion of each question. A wrong answer scores what `partial_credit` gives.
+        """
+        return await rollout_and_score(self, test_item)
 
     # --- wandb
 
@@ -274,32 +290,83 @@ class ReasoningGymEnv(BaseEnv):
     def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[None]:
         """Begin to write the checkpoint of `step`, with `data` beside the state. Await the result to wait for the disk.
 
-        A disk that refuses it is logged.
+        `load_checkpoint` makes attributes of the data. They must be JSON. A disk that refuses it is logged.
         """
         return self.run.checkpoints.begin(step, data)
 
     def load_checkpoint(self) -> None:
-        """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
-        self.run.checkpoints.load()
+        """Continue from the newest usable checkpoint; see `RunCheckpoints.load`.
+
+        The `data` that was saved with it become attributes, as in Atropos.
+        """
+        for name, value in self.run.checkpoints.load().items():
+            setattr(self, name, value)
 
     # --- what other code reads
 
     @property
     def iter(self) -> int:
-        """Index of the next training item."""
+        """Index of the next training item. A subclass that makes its own items may count with it."""
+        return self._stream_index + self._own.iter_shift
+
+    @iter.setter
+    def iter(self, value: int) -> None:
+        self._own.iter_shift = value - self._stream_index
+
+    @property
+    def _stream_index(self) -> int:
         return self._pipeline.run.stream.index if self._pipeline else 0
+
+    @property
+    def rng(self) -> random.Random:
+        """A random generator for subclasses, seeded with `seed`. Checkpoints keep its state. Nothing here uses it."""
+        return self._own.rng
+
+    @rng.setter
+    def rng(self, value: random.Random) -> None:
+        self._own.rng = value
 
     @property
     def run_uuid(self) -> str:
         """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
         return self._pipeline.run.run_id if self._pipeline else self._run_id
 
+    @run_uuid.setter
+    def run_uuid(self, value: str) -> None:
+        self._run_id = value
+        if self._pipeline:
+            self._pipeline.run.telemetry.dumps.run_id = value
+
+    @property
+    def percent_correct_buffer(self) -> list[float]:
+        """1.0 or 0.0 for each rollout since the last log step: whether its base score is at least 0.5."""
+        return self._pipeline.run.telemetry.percent_correct if self._pipeline else []
+
+    @percent_correct_buffer.setter
+    def percent_correct_buffer(self, values: list[float]) -> None:
+        if self._pipeline:
+            self._pipeline.run.telemetry.percent_correct[:] = values
+
     def get_curriculum_stats(self) -> dict[str, Any]:
-        """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments."""
+        """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments.
+
+        `task_details` and `curriculum_mode` are the original environment's names.
+        """
+        mode = self.config.complexity_mode
+        stats = self.run.sampler.curriculum.stats()
         return {
-            "mode": self.config.complexity_mode,
-            **self.run.sampler.curriculum.stats(),
+            "mode": mode,
+            "curriculum_mode": mode == "curriculum",
+            "task_details": stats["tasks"],
+            **stats,
         }
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this after it has found no such attribute, or after a property has raised an AttributeError.
+        remedy = remedy_of(name)
+        if remedy is not None:
+            raise AttributeError(f"{name} is a name of the original environment. Here, {remedy}.")
+        return self.__getattribute__(name)
 
     # --- the three commands
 
@@ -321,7 +388,8 @@ class ReasoningGymEnv(BaseEnv):
     async def _run_evaluate(self, settings: str = "") -> None:
         """`evaluate`: score the held-out set once, then close. Writes `settings`, as YAML, beside the results."""
         self.mode = Mode.EVALUATE
-        await run_then_close(evaluate_once(self, settings), self._shut_down())
+        self.settings_as_yaml = settings
+        await run_then_close(evaluate_command(self), self._shut_down())
 
     async def _shut_down(self) -> None:
         await shutdown_step("closing the environment", self.close(), None)

@@ -1,5 +1,10 @@
 """Convert an Episode to the types that Atropos' hooks exchange, and back: items, rollout dicts, and ScoredDataGroup.
 
+    Episode <──> item                     get_next_item, collect_trajectories
+    Episode, completions <──> rollouts    score: one dict for each completion
+    Episode ──> ScoredDataGroup           what score returns
+    ScoredDataGroup ──> Episode           the scores that a subclass has changed
+
 An item is a tuple `(prompt_messages, rg_item, dataset)`:
 
     prompt_messages    two hashable messages; `dict()` turns each into `{"role", "content"}`
@@ -13,16 +18,20 @@ the item.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from .records import Completion, Episode, Problem
+from .records import Completion, Episode, Outcome, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
 Item: TypeAlias = tuple[Any, dict[str, Any], Any]
 """`(prompt_messages, rg_item, dataset)`"""
+
+TestItem: TypeAlias = tuple[dict[str, Any], Any]
+"""A question of an evaluation: `(rg_item, dataset)`"""
 
 
 class ProblemDataset:
@@ -54,11 +63,46 @@ def item_of(episode: Episode) -> Item:
 
 
 def episode_of(item: Any) -> Episode:
-    """The episode of an item. An item that this package has not made gets a new episode."""
-    messages, entry, dataset = item
-    if isinstance(dataset, ProblemDataset):
-        return dataset.episode
-    return Episode(problem_of(entry, dataset), [dict(message) for message in messages])
+    """The episode of an item. An item that this package has not made gets a new episode.
+
+    `get_next_item` of a subclass may have changed the prompt or the entry of our item. Then the episode has them.
+    """
+    given_messages, entry, dataset = item
+    messages = [dict(message) for message in given_messages]
+    problem = problem_of(entry, dataset)
+    if not isinstance(dataset, ProblemDataset):
+        return Episode(problem, messages)
+    episode = dataset.episode
+    episode.problem = problem
+    episode.messages = messages or episode.messages
+    return episode
+
+
+def rollout_dicts(item: Item, episode: Episode, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    """The completions of an item as `score` takes them, one dict for each.
+
+    Each dict has the keys of the original environment: `messages` (prompt and completion), `rg_item`, `dataset_obj`,
+    `finish_reason`, `tokens`, `masks` and `logprobs`. It also has the `episode`, and `invalid_reason` and `sampled_at`
+    of the completion.
+    """
+    _, entry, dataset = item
+    rollouts = []
+    for completion in completions:
+        reply = {"role": "assistant", "content": completion.text}
+        rollout = {
+            "messages": (*episode.messages, reply),
+            "rg_item": entry,
+            "dataset_obj": dataset,
+            "finish_reason": completion.finish_reason,
+            "tokens": completion.tokens,
+            "masks": completion.masks,
+            "logprobs": completion.logprobs,
+            "invalid_reason": completion.invalid_reason,
+            "sampled_at": completion.sampled_at,
+            "episode": episode,
+        }
+        rollouts.append(rollout)
+    return rollouts
 
 
 def episode_of_dicts(
@@ -66,20 +110,28 @@ def episode_of_dicts(
 ) -> tuple[Episode, list[Completion]]:
     """The episode and the completions of rollout dicts of one item. The last message of each dict is the completion."""
     first = rollouts[0]
-    messages = [dict(message) for message in first["messages"][:-1]]
-    problem = problem_of(first["rg_item"], first["dataset_obj"])
-    completions = [_completion_of(rollout) for rollout in rollouts]
-    return Episode(problem, messages), completions
+    episode = first.get("episode")
+    if episode is None:
+        episode = episode_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]))
+    return episode, [completion_of(rollout) for rollout in rollouts]
 
 
-def _completion_of(rollout: Mapping[str, Any]) -> Completion:
+def completion_of(rollout: Mapping[str, Any]) -> Completion:
+    """The completion of a rollout dict."""
     return Completion(
         text=str(rollout["messages"][-1]["content"]),
-        tokens=list(rollout["tokens"]),
-        masks=list(rollout["masks"]),
+        tokens=_as_list(rollout["tokens"]),
+        masks=_as_list(rollout["masks"]),
         logprobs=rollout.get("logprobs"),
         finish_reason=str(rollout.get("finish_reason") or "stop"),
+        invalid_reason=rollout.get("invalid_reason"),
+        sampled_at=rollout.get("sampled_at"),
     )
+
+
+def _as_list(values: Sequence[int]) -> list[int]:
+    # Sequences are long, so a list is not copied.
+    return values if isinstance(values, list) else list(values)
 
 
 def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
@@ -88,7 +140,8 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     Raises TypeError for another object.
     """
     if isinstance(dataset, ProblemDataset):
-        return dataset.episode.problem
+        problem = dataset.episode.problem
+        return problem if entry is problem.entry else dataclasses.replace(problem, entry=entry)
     dataset = getattr(dataset, "dataset", dataset)
     config = getattr(dataset, "config", None)
     names = [name for name, (cls, _) in library.registry().items() if cls is type(dataset)]
@@ -128,6 +181,64 @@ def to_scored_data(episode: Episode, *, include_messages: bool) -> ScoredDataGro
         ]
     return cast(ScoredDataGroup, data)
 
+
+def why_malformed(group: Any) -> str | None:
+    """Why this is no scored group, in words; None if it is one. `score` of a subclass may return anything."""
+    if not isinstance(group, Mapping):
+        return f"expected a ScoredDataGroup or None, got {type(group).__name__}"
+    missing = [key for key in REQUIRED_KEYS if not isinstance(group.get(key), Sequence)]
+    if missing:
+        return f"expected lists of tokens, masks and scores, found no {' and no '.join(missing)}"
+    lengths = {len(group[key]) for key in REQUIRED_KEYS}
+    if len(lengths) != 1:
+        return "its tokens, masks and scores have different lengths"
+    if not all(isinstance(score, (int, float)) and math.isfinite(score) for score in group["scores"]):
+        return f"expected finite numbers as scores, got {group['scores']!r:.200}"
+    return None
+
+
+def take_scores(rollouts: Sequence[Rollout], group: Mapping[str, Any]) -> list[Rollout]:
+    """The rollouts of a group in its order, with its scores as rewards. A subclass may have changed both.
+
+    A sequence that is not among the rollouts is skipped.
+    """
+    by_identity = {id(rollout.completion.tokens): rollout for rollout in rollouts}
+    found = []
+    for tokens, score in zip(group["tokens"], group["scores"], strict=True):
+        rollout = by_identity.get(id(tokens)) or _with_tokens(rollouts, tokens)
+        if rollout is not None:
+            found.append(rollout if rollout.reward == score else dataclasses.replace(rollout, reward=float(score)))
+    return found
+
+
+def _with_tokens(rollouts: Sequence[Rollout], tokens: Any) -> Rollout | None:
+    for rollout in rollouts:
+        if rollout.completion.tokens == tokens:
+            return rollout
+    return None
+
+
+def rollouts_scored_elsewhere(completions: Sequence[Completion], group: Mapping[str, Any]) -> list[Rollout]:
+    """The rollouts of a group that `score` of a subclass has made without ours.
+
+    Its scores, clipped to [0, 1], count as base rewards, so that the curriculum and the metrics follow them.
+    """
+    unscored = [Rollout(completion, Score(0.0, Outcome.WRONG), 0.0) for completion in completions]
+    overrides = group.get("overrides") or [{}] * len(group["scores"])
+    rollouts = []
+    for rollout, override in zip(take_scores(unscored, group), overrides, strict=False):
+        value = min(1.0, max(0.0, rollout.reward))
+        score = Score(value, outcome_of(value), explanation="scored by a subclass")
+        reason = SET_BY_SUBCLASS if override.get("set_advantage_to_zero") else None
+        rollouts.append(dataclasses.replace(rollout, score=score, base_reward=value, mask_reason=reason))
+    return rollouts
+
+
+REQUIRED_KEYS = ("tokens", "masks", "scores")
+"""Keys of a scored group without which it cannot be sent."""
+
+SET_BY_SUBCLASS = "set_by_subclass"
+"""The mask reason of a sequence to which `score` of a subclass gives no advantage."""
 
 OPTIONAL_KEYS = (
     "ref_logprobs",

@@ -1,29 +1,42 @@
 """The life of one group, from a training item to the trajectory API. Read this file from top to bottom.
 
-    draw ──> complete ──> grade ──> reward ──> record ──> send
-     │          │           │          │          │         └ check the group, deliver it          (trainer/api.py)
-     │          │           │          │          └ curriculum, metrics, dumps   (sampling/, telemetry/)
-     │          │           │          └ base reward, length penalty, masks                (scoring/scorer.py)
-     │          │           └ extract the answer, grade it in a worker          (scoring/scorer.py, workers/)
+    draw ──> complete ──> score: grade ──> reward ──> observe ──> dump ──> send
+     │          │         │        │          │           │          │       └ check, deliver      (trainer/api.py)
+     │          │         │        │          │           │          └ files of rollouts               (telemetry/)
+     │          │         │        │          │           └ curriculum, metrics            (sampling/, telemetry/)
+     │          │         │        │          └ base reward, length penalty, masks             (scoring/scorer.py)
+     │          │         │        └ extract the answer, grade it in a worker                (scoring/, workers/)
+     │          │         └ the environment's public method, which a subclass may replace
      │          └ prompt, token budget, requests                                                  (inference/)
      └ task, level, seed, item                                                                     (sampling/)
 
-One `Episode` travels the whole way. Every attempt to make a group ends in exactly one call of `finish`, with the
-GroupOutcome that says how. An attempt that brought no completions may have its item requeued for another attempt.
+One `Episode` travels the whole way. What `score` returns is what is dumped and sent. Every attempt to make a group ends
+in exactly one call of `finish`, with the GroupOutcome that says how. An attempt that brought no completions may have
+its item requeued for another attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from .inference.prompts import Sampling, as_dicts, build_messages
-from .items import to_scored_data
+from .items import (
+    Item,
+    completion_of,
+    episode_of,
+    rollout_dicts,
+    rollouts_scored_elsewhere,
+    take_scores,
+    to_scored_data,
+    why_malformed,
+)
 from .records import Completion, Episode
 from .run import Run
 from .sampling.item_maker import TOO_LONG
@@ -34,6 +47,9 @@ from .utils.clock import now
 from .utils.shutdown import uninterrupted
 
 logger = logging.getLogger(__name__)
+
+ScoreMethod: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[ScoredDataGroup | None]]
+"""`ReasoningGymEnv.score`: from the rollout dicts of one item to a scored group, or None."""
 
 GIVEN_UP = f"item given up, no completions in {MAX_TRIES} attempts"
 """Requests of such an item may be the cause of the outages."""
@@ -55,24 +71,53 @@ class GroupPipeline:
 
     # --- the whole way from a problem to a scored group
 
-    async def make(self, episode: Episode) -> ScoredDataGroup | None:
-        """Sample and score a group. Returns what the trainer gets, or None if the group has already finished.
+    async def make(self, item: Item, score: ScoreMethod) -> ScoredDataGroup | None:
+        """Sample a group for an item, and let `score` score it.
 
-        If this is cancelled while it waits for completions, the item is requeued. Once the completions are there, the
-        group is scored and recorded all the way. An unforeseen error costs this group and nothing else.
+        Returns what the trainer gets, or None if the attempt has ended without a group. If this is cancelled while it
+        waits for completions, the item is requeued. Once the completions are there, the group is scored and recorded
+        all the way. An unforeseen error costs this group and nothing else.
         """
+        episode = episode_of(item)
+        # The item may have had a group before.
+        episode.rollouts = []
         try:
             completions = await self._complete(episode)
             if not completions:
                 return None
-            scored: ScoredDataGroup | None = await uninterrupted(self.score(episode, completions))
-            return scored
+            rollouts = rollout_dicts(item, episode, completions)
+            group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, rollouts, score))
+            return group
         except (asyncio.CancelledError, EnvironmentSetupError):
             self.abandon(episode)
             raise
         except Exception as error:  # noqa: BLE001
             self.note_fault(episode, error)
             return None
+
+    async def _scored(
+        self,
+        episode: Episode,
+        rollouts: list[dict[str, Any]],
+        score: ScoreMethod,
+    ) -> ScoredDataGroup | None:
+        """Let `score` score the rollouts, dump the group, and end the attempt if there is no group to send."""
+        completions = [completion_of(rollout) for rollout in rollouts]
+        group = await score(rollouts)
+        if group is not None:
+            problem = why_malformed(group)
+            if problem is not None:
+                self.drop(episode, GroupOutcome.DROPPED, f"score() of a subclass: {problem}")
+                return None
+            if episode.rollouts:
+                episode.rollouts = take_scores(episode.rollouts, group)
+            else:
+                episode.rollouts = rollouts_scored_elsewhere(completions, group)
+                await self._observe(episode)
+        await self.run.telemetry.dump(episode)
+        if group is None:
+            self._end_without_group(episode, "score() of a subclass returned no group")
+        return group
 
     # --- complete
 
@@ -132,9 +177,9 @@ class GroupPipeline:
     # --- grade, reward, record
 
     async def score(self, episode: Episode, completions: list[Completion]) -> ScoredDataGroup | None:
-        """Grade completions and make rewards of them. Returns what the trainer gets.
+        """Grade completions, make rewards of them, and let the curriculum and the metrics see them.
 
-        Returns None for a group that teaches nothing, where such groups are not sent; then the group has finished.
+        Returns what the trainer gets, or None for a group that teaches nothing, where such groups are not sent.
         """
         run = self.run
         config = run.config
@@ -147,14 +192,17 @@ class GroupPipeline:
             mask_too_long=config.mask_too_long_completions,
             min_tokens=config.min_completion_tokens,
         )
-        self._date(episode)
-        run.sampler.observe_group(episode)
-        run.telemetry.observe(episode)
-        await run.telemetry.dump(episode)
+        await self._observe(episode)
         if run.drops_equal_scores and not episode.has_signal:
-            self.finish(episode, outcome_without_signal(episode))
             return None
         return to_scored_data(episode, include_messages=config.include_messages)
+
+    async def _observe(self, episode: Episode) -> None:
+        """Let the curriculum, the metrics and the dump of failed groups see a scored group."""
+        self._date(episode)
+        self.run.sampler.observe_group(episode)
+        self.run.telemetry.observe(episode)
+        await self.run.telemetry.dump_if_failed(episode)
 
     def _date(self, episode: Episode) -> None:
         """Note the trainer's steps at which the oldest completion was requested and at which the group was scored."""
@@ -231,7 +279,14 @@ class GroupPipeline:
     def drop_if_unfinished(self, episode: Episode) -> None:
         """Drop an item for which a subclass returned no group, although the pipeline made one or was not used."""
         if self.run.stream.ledger.is_handed_out(episode.problem):
-            self.drop(episode, GroupOutcome.DROPPED, "collect_trajectories of a subclass returned no group")
+            self._end_without_group(episode, "collect_trajectories of a subclass returned no group")
+
+    def _end_without_group(self, episode: Episode, reason: str) -> None:
+        """End an attempt that has no group to send. The `reason` is for groups that have a signal."""
+        if episode.rollouts and self.run.drops_equal_scores and not episode.has_signal:
+            self.finish(episode, outcome_without_signal(episode))
+        else:
+            self.drop(episode, GroupOutcome.DROPPED, reason)
 
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""

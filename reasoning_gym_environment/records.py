@@ -139,6 +139,15 @@ class Outcome(StrEnum):
         self.is_scored = value not in ("timeout", "memory", "crashed", "bad_reply")
 
 
+def outcome_of(value: float) -> Outcome:
+    """The outcome of a completion with a score of `value`."""
+    if value >= 1.0:
+        return Outcome.CORRECT
+    if value > 0.0:
+        return Outcome.PARTIAL
+    return Outcome.WRONG
+
+
 @dataclass(frozen=True)
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.

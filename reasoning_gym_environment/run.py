@@ -12,6 +12,8 @@ changes: the trainer's progress in `state`, the items in `sampler`, the counters
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -20,8 +22,8 @@ from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import TokenBudget, build_messages
-from .items import ProblemDataset
-from .records import Episode
+from .items import ProblemDataset, TestItem
+from .records import Episode, Problem
 from .runtime import Runtime
 from .sampling.item_stream import Sampler
 from .scoring.scorer import Scorer
@@ -29,7 +31,7 @@ from .telemetry.telemetry import Telemetry
 from .trainer.api import TrajectoryApi
 from .trainer.checkpoints import RunCheckpoints
 from .trainer.group_file import GroupFile
-from .trainer.run_state import RunState
+from .trainer.run_state import RunState, SubclassState
 from .trainer.transport import HttpTransport
 from .utils.resilience import RepeatedEvents
 from .utils.shutdown import shutdown_step
@@ -92,9 +94,10 @@ class Run:
         inference: InferenceClient,
         budget: TokenBudget,
         state: RunState,
+        own: SubclassState,
         run_id: str,
     ) -> None:
-        """`runtime` has its workers running; `sampler` draws training items from them."""
+        """`runtime` has its workers running; `sampler` draws training items from them. `own` belongs to a subclass."""
         self.config = config
         self.mode = mode
         self.runtime = runtime
@@ -103,6 +106,7 @@ class Run:
         self.inference = inference
         self.budget = budget
         self.state = state
+        self.own = own
         self.failures = RepeatedEvents(logger)
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.thinking_opened = inference.render(build_messages("")).thinking_opened
@@ -112,7 +116,7 @@ class Run:
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
         self._questions: EvalSet | None = None
-        self.test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        self.test_items: list[TestItem] = []
         """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
 
     @classmethod
@@ -124,6 +128,7 @@ class Run:
         inference: InferenceClient,
         budget: TokenBudget,
         state: RunState,
+        own: SubclassState,
         run_id: str,
     ) -> Run:
         """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
@@ -148,6 +153,7 @@ class Run:
                 inference=inference,
                 budget=budget,
                 state=state,
+                own=own,
                 run_id=run_id,
             )
         except BaseException:
@@ -160,6 +166,7 @@ class Run:
             **self.sampler.stateful,
             "group_outcomes": self.telemetry.outcomes,
             "dumps": self.telemetry.dumps,
+            "subclass": self.own,
         }
 
     def _evaluator(self) -> Evaluator:
@@ -172,12 +179,20 @@ class Run:
             thinking_opened=self.thinking_opened,
             completions=config.eval_completions,
             temperature=config.eval_temperature,
+            partial_credit=config.eval_partial_credit,
             patience_s=self.mode.patience_s,
         )
 
     def sampling_step(self) -> int | None:
         """The trainer's step at which a request goes out now; None without a trainer."""
         return self.state.step if self.mode.has_trainer else None
+
+    @property
+    def task_names(self) -> list[str]:
+        """The tasks that are served. An evaluation also asks tasks that training excludes."""
+        if self.mode is Mode.EVALUATE:
+            return self.runtime.catalog.names
+        return self.stream.maker.catalog.names
 
     @property
     def run_id(self) -> str:
@@ -198,6 +213,22 @@ class Run:
             self.test_items += [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions
+
+    def eval_set_of(self, problems: Sequence[Problem]) -> EvalSet:
+        """The description of the questions that an evaluation asks: ours, or those that a subclass has chosen."""
+        ours = self._questions
+        if ours is not None and problems == ours.problems:
+            return ours
+        if ours is not None and all(problem in ours.problems for problem in problems):
+            return replace(ours, problems=list(problems))
+        # Training may ask these questions, because they are not held out.
+        return EvalSet(
+            list(problems),
+            complexity="own",
+            seed=self.config.eval_seed,
+            version=self.runtime.library.version,
+            hold_out="published",
+        )
 
     # --- metrics
 

@@ -26,6 +26,8 @@ from pydantic import (
 from .errors import EnvironmentSetupError
 from .tasks.selectors import parse_names, parse_weights
 
+PartialCredit = Literal["exact", "native"]
+
 # --- settings as text
 
 
@@ -127,7 +129,7 @@ class TasksSettings(BaseModel):
     the native score in both cases. Evaluations with eval_complexity easy or hard always use native, like the
     published results.
     """
-    partial_credit: Literal["exact", "native"] = "native"
+    partial_credit: PartialCredit = "native"
     """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A
     right answer always earns 1.
     """
@@ -192,7 +194,17 @@ class EvaluationSettings(TasksSettings):
     @property
     def eval_verification(self) -> str:
         """How evaluations are graded. Comparisons with published results use native, because those results do."""
-        return "native" if isinstance(self.eval_complexity, str) else self.verification
+        return "native" if self._is_published else self.verification
+
+    @property
+    def eval_partial_credit(self) -> PartialCredit:
+        """What a wrong answer adds to the mean score of an evaluation. The published mean scores have partial
+        credit."""
+        return "native" if self._is_published else self.partial_credit
+
+    @property
+    def _is_published(self) -> bool:
+        return isinstance(self.eval_complexity, str)
 
 
 def checked(kind: type[Group], **given: Any) -> Group:

@@ -21,7 +21,7 @@ from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, TokenBudget
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import episode_of, item_of
+from reasoning_gym_environment.items import episode_of, episode_of_dicts, item_of
 from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
 from reasoning_gym_environment.records import MASKED, Verdict
 from reasoning_gym_environment.run import Mode, Run
@@ -30,7 +30,7 @@ from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_sampler
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-from reasoning_gym_environment.trainer.run_state import RunState
+from reasoning_gym_environment.trainer.run_state import RunState, SubclassState
 from reasoning_gym_environment.trainer.transport import TIMEOUT_S, ApiError
 from reasoning_gym_environment.utils.clock import now
 
@@ -229,6 +229,8 @@ class World:
         self.max_num_workers = workers
         self.items_sent_this_step = 0
         self.eval_metrics: list[tuple[str, Any]] = []
+        self.test_items_with_scorers: list[Any] = []
+        self.settings_as_yaml = ""
         self.task_duration: list[float] = []
         self.succeeded_task_duration: list[float] = []
         self.failed_task_duration: list[float] = []
@@ -271,6 +273,7 @@ class World:
             inference=self.inference,
             budget=self.budget,
             state=state,
+            own=SubclassState(7),
             run_id="run",
         )
         self.run.api._transport = self.api
@@ -347,9 +350,12 @@ class World:
         self.sampling += 1
         self.most_sampling = max(self.most_sampling, self.sampling)
         try:
-            return await self.pipeline.make(episode_of(item)), []
+            return await self.pipeline.make(item, self.score), []
         finally:
             self.sampling -= 1
+
+    async def score(self, rollout_group_data: list[dict[str, Any]]) -> Any:
+        return await self.pipeline.score(*episode_of_dicts(rollout_group_data))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         await asyncio.sleep(self.hook_s)
@@ -360,6 +366,15 @@ class World:
 
     async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
         self.items_sent_this_step += self.pipeline.send(scored_data, episode_of(item))
+
+    async def rollout_and_score_eval(self, test_item: Any) -> float | None:
+        return None
+
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[None]:
+        return self.run.checkpoints.begin(step, data)
+
+    def load_checkpoint(self) -> None:
+        self.run.checkpoints.load()
 
     async def evaluate(self) -> None:
         self.evaluations += 1

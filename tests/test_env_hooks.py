@@ -82,7 +82,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     env, resumed = make_env(), make_env()
     register_as(2, tmp_path, monkeypatch)
     await env.setup()
-    await register(env.run)
+    await register(env)
     unfinished = (await env.get_next_item())[1]
     env.state.step = 3
     await env.save_checkpoint(3)
@@ -90,7 +90,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     env.run.checkpoints.leave()
     register_as(0, tmp_path, monkeypatch, step=3)
     await resumed.setup()
-    await register(resumed.run)
+    await register(resumed)
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
     assert (env.run.stream.instance, resumed.run.stream.instance, resumed.run_uuid) == ("2", "2", env.run_uuid)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from atroposlib.envs.base import ScoredDataGroup
@@ -13,7 +14,7 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from ..config import ReasoningGymEnvConfig
 from ..inference.client import InferenceClient
 from ..inference.prompts import TokenBudget
-from ..items import Item
+from ..items import Item, TestItem
 from ..pipeline import GroupPipeline
 from ..run import Run
 
@@ -31,6 +32,8 @@ class Hooks(Protocol):
     max_num_workers: int
     items_sent_this_step: int
     eval_metrics: list[tuple[str, Any]]
+    test_items_with_scorers: list[TestItem]
+    settings_as_yaml: str
     task_duration: list[float]
     succeeded_task_duration: list[float]
     failed_task_duration: list[float]
@@ -46,8 +49,8 @@ class Hooks(Protocol):
     async def setup(self) -> None:
         """Find the tasks and start the workers. Raises EnvironmentSetupError."""
 
-    async def get_next_item(self) -> Item:
-        """The next item to make a group of."""
+    async def get_next_item(self) -> Item | None:
+        """The next item to make a group of, or None if there is none now."""
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """A scored group of this item, or None if the attempt has ended without one."""
@@ -67,6 +70,9 @@ class Hooks(Protocol):
     async def evaluate(self) -> Any:
         """Evaluate the model once."""
 
+    async def rollout_and_score_eval(self, test_item: TestItem) -> float | None:
+        """The score of one question of an evaluation, or None if it could not be scored."""
+
     async def evaluate_log(
         self,
         metrics: dict[str, Any],
@@ -81,6 +87,12 @@ class Hooks(Protocol):
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log everything that was counted since the last log step."""
+
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[None] | None:
+        """Begin to write the checkpoint of this step. A subclass may return nothing."""
+
+    def load_checkpoint(self) -> None:
+        """Continue from a checkpoint, if there is one. Raises EnvironmentSetupError."""
 
     async def setup_wandb(self) -> None:
         """Begin the wandb run."""

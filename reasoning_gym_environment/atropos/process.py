@@ -113,6 +113,8 @@ class GroupWriter:
         self._drawn: deque[Any] = deque()
         self._working: set[asyncio.Task[bool]] = set()
         self._failures_in_a_row = 0
+        self._has_more_items = True
+        """Whether `get_next_item` has always returned an item. A subclass returns None after its last item."""
 
     @property
     def _missing(self) -> int:
@@ -146,14 +148,25 @@ class GroupWriter:
     async def _estimate(self) -> None:
         """Draw the first items, and log an estimate of the requests and tokens of all items."""
         run = self._run
-        for _ in range(min(self._missing, MEASURED_PROMPTS)):
-            self._drawn.append(await self._env.get_next_item())
+        while len(self._drawn) < min(self._missing, MEASURED_PROMPTS) and self._has_more_items:
+            await self._draw()
+        if not self._drawn:
+            return
         lengths = [len(run.inference.render(messages).tokens) for messages, _, _ in self._drawn]
         length = round(fmean(lengths))
         completion = run.budget.of_completion(length) or 0
         most = self._missing * run.state.group_size * completion
         requests = self._missing * len(run.inference.request_sizes(run.state.group_size))
         logger.info("%s", run.inference.spending.plan(requests, requests * length, most))
+
+    async def _draw(self) -> None:
+        """Draw the next item, if there is one."""
+        item = await self._env.get_next_item()
+        if item is None:
+            self._has_more_items = False
+            logger.warning("get_next_item returned no item: process ends with the groups of the items before it.")
+        else:
+            self._drawn.append(item)
 
     async def _write_all(self) -> None:
         """Write the missing groups.
@@ -192,9 +205,14 @@ class GroupWriter:
             await cancel_and_wait(self._working)
 
     async def _fill(self, limit: int) -> None:
-        """Start groups until `limit` of them are in progress, the file needs no more, or limit_tokens is reached."""
+        """Start groups until `limit` of them are in progress, the file needs no more, or there is no item or token
+        left."""
         while len(self._working) < min(limit, self._missing) and not self._run.inference.spending.is_over:
-            item = self._drawn.popleft() if self._drawn else await self._env.get_next_item()
+            if not self._drawn and self._has_more_items:
+                await self._draw()
+            if not self._drawn:
+                return
+            item = self._drawn.popleft()
             self._working.add(asyncio.create_task(self._write_one(item)))
 
     async def _some_finished(self) -> list[bool]:
@@ -221,6 +239,7 @@ class GroupWriter:
         """
         group, _ = await self._env.collect_trajectories(item)
         if group is None:
+            self._env.pipeline.drop_if_unfinished(episode_of(item))
             return False
         # The completions have been paid for, so the group is written even if the run is stopped now.
         is_written: bool = await uninterrupted(self._write(group, item))
@@ -251,7 +270,7 @@ def _report(env: Hooks, groups: AppendLog) -> None:
     spending = env.inference.spending
     if spending.requests:
         logger.info("Spent: %s.", spending.total())
-    if groups.count < env.config.total_steps:
+    if groups.count < env.config.total_steps and spending.is_over:
         logger.warning("limit_tokens is reached. The same command with a higher limit resumes here.")
     logger.info(
         "%d groups are in %s. To see them: reasoning-gym-env report %s",

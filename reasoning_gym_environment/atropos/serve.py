@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from ..run import Run
 from ..utils.resilience import supervise
 from ..utils.shutdown import shutdown_step
 from . import preflight
@@ -14,17 +13,19 @@ from .serve_loop import ServeLoop
 logger = logging.getLogger(__name__)
 
 
-async def register(run: Run) -> None:
+async def register(env: Hooks) -> None:
     """Register with the trajectory API, and continue this run if it has a checkpoint.
 
     A new run gets the name of its item stream here. A resumed run keeps the stream that it had, whatever number it
     gets now. Raises EnvironmentSetupError.
     """
+    run = env.run
     await run.api.register()
     if run.state.checkpoint_interval <= 0:
         logger.warning("The trainer wants no checkpoints. After a restart the item stream would start afresh.")
     else:
-        run.checkpoints.load()
+        env.load_checkpoint()
+        run.checkpoints.check_loaded()
     if run.checkpoints.is_resumed:
         logger.info("The next item is %d of stream %r.", run.stream.index, run.stream.instance)
     else:
@@ -50,7 +51,7 @@ async def serve(env: Hooks) -> None:
     await preflight.check_serve(env.config, env.inference)
     first_request = preflight.check_first_request(env.config, env.inference, env.budget)
     await supervise(env.setup(), first_request)
-    await register(env.run)
+    await register(env)
     await env.run.api.take_over_limits()
     await env.setup_wandb()
     loop = ServeLoop(env)

@@ -22,6 +22,7 @@ request for the status goes out at every tick, even while earlier requests still
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
 """Seconds between the requests for the status, the same as in Atropos."""
+
+NO_ITEM_S = 1.0
+"""If `get_next_item` of a subclass returns None, the loop calls it again after this many seconds."""
 
 MOST_POLLS = 50
 """Requests for the status that may wait for their answer at the same time."""
@@ -148,10 +152,12 @@ class ServeLoop:
         self._state = env.run.state
         self._groups: set[asyncio.Task[None]] = set()
         self._drawing: asyncio.Task[Any] | None = None
+        self._has_no_item = False
         self._evaluation: asyncio.Task[Any] | None = None
         self._status: Mapping[str, Any] | None = None
         self._sent_before_status = 0
         self._changed = asyncio.Event()
+        self._saving: set[asyncio.Future[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
         self._is_over = False
         self._error: BaseException | None = None
@@ -229,11 +235,33 @@ class ServeLoop:
             self.begin_evaluation()
         interval = self._state.checkpoint_interval
         if is_passed(before, step, interval):
-            self._run.checkpoints.begin(step // interval * interval)
+            self._save_checkpoint(step // interval * interval)
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0
             await self._env.wandb_log({})
         self._run.checkpoints.begin_if_due()
+
+    def _save_checkpoint(self, step: int) -> None:
+        """Let the environment save a checkpoint. Training does not wait for it, and continues if it fails."""
+        try:
+            saving = self._env.save_checkpoint(step)
+        except Exception as error:  # noqa: BLE001
+            self._note_unsaved(error)
+            return
+        if inspect.isawaitable(saving):
+            # `save_checkpoint` of a subclass may be a coroutine.
+            task = asyncio.ensure_future(saving)
+            self._saving.add(task)
+            task.add_done_callback(self._saved)
+
+    def _saved(self, task: asyncio.Future[None]) -> None:
+        self._saving.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._note_unsaved(error)
+
+    def _note_unsaved(self, error: BaseException) -> None:
+        self._run.failures.note("checkpoint not saved, training continues", f"{type(error).__name__}: {error}")
 
     @property
     def is_evaluating(self) -> bool:
@@ -298,7 +326,12 @@ class ServeLoop:
                 await self._changed.wait()
                 continue
             item = await self._next_item()
-            if self.room > 0:
+            self._has_no_item = item is None
+            if item is None:
+                self._drawing = None
+                self._run.failures.note("get_next_item returned no item", f"it is called again every {NO_ITEM_S:g} s")
+                await asyncio.sleep(NO_ITEM_S)
+            elif self.room > 0:
                 self._drawing = None
                 self._start(item)
 
@@ -415,6 +448,8 @@ class ServeLoop:
         )
 
     def _waits_for(self) -> str:
+        if self._has_no_item:
+            return "get_next_item returns no item"
         if self._drawing is None:
             return "the loop itself is stuck, please report this"
         tasks = ", ".join(self._run.stream.tasks_in_progress) or "none"

@@ -235,7 +235,11 @@ class _Regrader:
     def _grading(self) -> dict[str, str]:
         """The parameters of an evaluation that say how its completions were graded."""
         verification = self.made_with["verification"]
-        return {"verification": verification, "grading": grading(verification)}
+        return {
+            "verification": verification,
+            "partial_credit": self.runtime.settings.partial_credit,
+            "grading": grading(verification),
+        }
 
     async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
         """The regraded line, or None if there is nothing to write.
@@ -291,7 +295,8 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
     if is_sample:
         [score] = scores
         has_crashed = score.outcome is Outcome.CRASHED
-        fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score)
+        credit = base_reward(score, runtime.settings.partial_credit)
+        fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score, credit=credit)
         return _replace(record, {"gold_answer": answer, **fields})
     base_rewards = [base_reward(score, runtime.settings.partial_credit) for score in scores]
     rewards = neutral_if_unscored(scores, base_rewards)

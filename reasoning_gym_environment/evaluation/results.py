@@ -49,9 +49,9 @@ SCORED_OUTCOMES = [outcome for outcome in Outcome if outcome.is_scored or outcom
 class ScopeResult:
     """The result of one task, of one category, or of everything.
 
-    `estimates` covers scored completions, by metric name. `mean_score` is the mean score, `accuracy` the share of
-    scores of at least 0.5 (pass@2, pass@4 and so on use the same threshold), and `exact` the share of full scores.
-    Estimates without any value are missing.
+    `estimates` covers scored completions, by metric name. `mean_score` is the mean credit, which follows
+    `partial_credit`. `accuracy` is the share of scores of at least 0.5 (pass@2, pass@4 and so on use the same
+    threshold), and `exact` the share of full scores. Estimates without any value are missing.
     """
 
     name: str
@@ -153,7 +153,7 @@ def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
     scored = sum(_is_scored(sample) for sample in samples)
     accuracies = as_questions(groups, correct)
     estimates = {
-        MEAN_SCORE: share(as_questions(groups, score_of)),
+        MEAN_SCORE: share(as_questions(groups, credit_of)),
         "accuracy": share(accuracies),
         "exact": share(as_questions(groups, exact)),
         **_pass_at(accuracies),
@@ -181,6 +181,12 @@ def is_correct(value: float) -> float:
 
 def score_of(sample: Sample) -> float:
     return float(sample["score"])
+
+
+def credit_of(sample: Sample) -> float:
+    """What the completion adds to the mean score. Results of other programs have only a score."""
+    credit = sample.get("credit")
+    return score_of(sample) if credit is None else float(credit)
 
 
 def correct(sample: Sample) -> float:

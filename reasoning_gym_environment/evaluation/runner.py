@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tqdm import tqdm
 
@@ -27,7 +27,8 @@ from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
-from ..scoring.scorer import Scorer, score_with_retry
+from ..scoring.scorer import Scorer, base_reward, score_with_retry
+from ..settings import PartialCredit
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..utils.resilience import cancel_and_wait
 from .questions import EvalSet
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from ..inference.client import InferenceClient
 
 logger = logging.getLogger(__name__)
+
+Ask: TypeAlias = Callable[[Problem, int], Awaitable[dict[str, Any]]]
+"""Returns the sample of a problem's completion with this number."""
 
 NO_TOKENS_LEFT = "not requested: limit_tokens is reached"
 
@@ -64,6 +68,7 @@ class Evaluator:
     thinking_opened: bool
     completions: int = 1
     temperature: float = 0.1
+    partial_credit: PartialCredit = "exact"
     patience_s: float | None = None
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
@@ -93,12 +98,18 @@ class Evaluator:
         return problems
 
     async def samples(
-        self, eval_set: EvalSet, answers: AnswerLog, *, show_progress: bool = False
+        self,
+        eval_set: EvalSet,
+        answers: AnswerLog,
+        *,
+        ask: Ask | None = None,
+        show_progress: bool = False,
     ) -> list[dict[str, Any]]:
-        """The samples of all completions, in order. The model gives the completions that `answers` lacks.
+        """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes those that `answers` lacks.
 
         `answers` receives each scored sample immediately. Raises EnvironmentSetupError if it cannot be written.
         """
+        ask = self.evaluate_one if ask is None else ask
         problems = self._problems_by_key(eval_set)
         samples = {key: answers.finished[key] for key in problems if key in answers.finished}
         missing = [key for key in problems if key not in samples]
@@ -114,7 +125,7 @@ class Evaluator:
                 if spending.is_over:
                     sample = sample_of(problems[key], key.attempt, unscored_reason=NO_TOKENS_LEFT)
                 else:
-                    sample = await self.evaluate_one(problems[key], key.attempt)
+                    sample = await ask(problems[key], key.attempt)
             sample["manifest"] = eval_set.manifest
             samples[key] = sample
             if sample["score"] is not None:
@@ -155,6 +166,7 @@ class Evaluator:
             completion,
             attempt,
             thinking_opened=self.thinking_opened,
+            partial_credit=self.partial_credit,
         )
 
 
@@ -168,12 +180,13 @@ async def graded_sample(
     attempt: int,
     *,
     thinking_opened: bool,
+    partial_credit: PartialCredit,
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
-    return sample_of(problem, attempt, completion, score)
+    return sample_of(problem, attempt, completion, score, credit=base_reward(score, partial_credit))
 
 
 def sample_of(
@@ -182,8 +195,9 @@ def sample_of(
     completion: Completion | None = None,
     score: Score | None = None,
     unscored_reason: str = "",
+    credit: float | None = None,
 ) -> dict[str, Any]:
-    """One line of Atropos' samples.jsonl, as plain data."""
+    """One line of Atropos' samples.jsonl, as plain data. A completion with a score has a `credit`."""
     messages = [dict(message) for message in build_messages(problem.question)]
     finish_reason = None
     num_completion_tokens = None
@@ -195,7 +209,7 @@ def sample_of(
         "messages": messages,
         "question": problem.question,
         "gold_answer": problem.entry.get("answer"),
-        **scored_fields(score, unscored_reason),
+        **scored_fields(score, unscored_reason, credit),
         "finish_reason": finish_reason,
         "num_completion_tokens": num_completion_tokens,
         "task": problem.task,
@@ -211,13 +225,17 @@ def sample_of(
     return {name: plain(value) for name, value in sample.items()}
 
 
-def scored_fields(score: Score | None, unscored_reason: str = "") -> dict[str, Any]:
-    """The fields of a sample that depend on its score."""
+def scored_fields(score: Score | None, unscored_reason: str = "", credit: float | None = None) -> dict[str, Any]:
+    """The fields of a sample that depend on its score.
+
+    `credit` is what the completion adds to the mean score: its base reward, which `partial_credit` decides.
+    """
     reason = unscored_reason or None
     if score is None:
         return {
             "model_parsed": None,
             "score": None,
+            "credit": None,
             "native_score": None,
             "correct": False,
             "outcome": "unscored",
@@ -227,6 +245,7 @@ def scored_fields(score: Score | None, unscored_reason: str = "") -> dict[str, A
     return {
         "model_parsed": score.answer,
         "score": score.value,
+        "credit": credit,
         "native_score": score.native,
         "correct": score.value >= 1.0,
         "outcome": score.outcome.value,
@@ -250,6 +269,7 @@ MUST_BE_EQUAL = (
     "n",
     "max_new_tokens",
     "verification",
+    "partial_credit",
     "grading",
 )
 """Answers belong to the same evaluation if these are equal: its questions, its model, its sampling and its grading."""

@@ -182,10 +182,11 @@ class Curriculum:
         state.go_to(level)
 
     def stats(self) -> dict[str, Any]:
-        """Totals over the tasks observed so far (all 0 without any), and `tasks`: details by task, sorted.
+        """Totals over the tasks observed so far (0 without any), the target, and `tasks`: details by task, sorted.
 
         `complexity` is the level as a share of the ladder. `recent_accuracy` is None, and not part of the average, for
-        a task that has no group at its level yet.
+        a task that has no group at its level yet. `groups_processed`, `history_length` and `adjustable` are the
+        original environment's names for all groups, the groups at this level, and whether these suffice for a climb.
         """
         details = {task: self._details(task, state) for task, state in sorted(self._tasks.items())}
         complexities = [detail["complexity"] for detail in details.values()]
@@ -193,7 +194,7 @@ class Curriculum:
         return {
             "total_tasks_tracked": len(details),
             "tasks_with_adjustments": sum(detail["adjustments"] > 0 for detail in details.values()),
-            "target_accuracy": self.target_accuracy if details else 0.0,
+            "target_accuracy": self.target_accuracy,
             "avg_complexity": _mean(complexities),
             "min_complexity": min(complexities, default=0.0),
             "max_complexity": max(complexities, default=0.0),
@@ -209,6 +210,9 @@ class Curriculum:
             "recent_accuracy": state.recent_accuracy,
             "adjustments": state.adjustments,
             "groups": state.groups,
+            "groups_processed": state.groups,
+            "history_length": state.groups_at_level,
+            "adjustable": state.groups_at_level >= climbing_groups(self.target_accuracy),
         }
 
     def metrics(self) -> dict[str, float]:

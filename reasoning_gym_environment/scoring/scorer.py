@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from ..records import (
     CORRECT_THRESHOLD,
@@ -23,7 +22,9 @@ from ..records import (
     Score,
     Status,
     Verdict,
+    outcome_of,
 )
+from ..settings import PartialCredit
 from ..verification.grade import FULL_SCORE
 from ..workers.grader import SandboxGrader
 from .extraction import extract_answer
@@ -95,11 +96,7 @@ class Scorer:
 def _outcome(verdict: Verdict) -> Outcome:
     if verdict.status is not Status.SCORED:
         return Outcome(verdict.status.value)
-    if verdict.value >= 1.0:
-        return Outcome.CORRECT
-    if verdict.value > 0.0:
-        return Outcome.PARTIAL
-    return Outcome.WRONG
+    return outcome_of(verdict.value)
 
 
 def _log_score(task: str, number: int, score: Score) -> None:
@@ -203,8 +200,6 @@ class SignalWatch:
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
-
-PartialCredit = Literal["exact", "native"]
 
 
 def base_reward(score: Score, partial_credit: PartialCredit) -> float:

@@ -9,8 +9,9 @@
 `drain` returns everything that was counted since the last log step, by wandb name. Checkpoints save `outcomes` and
 `dumps`, but not the metrics of a log step. This module never changes what is sampled or sent.
 
-Names of metrics: `percent_correct` is the share of rewards of at least 0.5, `percent_exact` the share of right answers.
-Both exclude completions that the environment failed to score.
+Names of metrics: `percent_correct` is the share of base rewards of at least 0.5, that is before the length penalty, and
+`percent_exact` the share of right answers. Both exclude completions that the environment failed to score. The reward
+after the penalty is `train_reward/total`.
 
 A dumped group is on disk as soon as it is scored. A resumed run appends to the file where it stopped. If the disk
 refuses a group, the dumps lose that group, and a warning and a metric report it. A disk that does not answer delays one
@@ -75,9 +76,12 @@ class Telemetry:
         logger.info("%s", group_line(group))
 
     async def dump(self, group: Episode) -> None:
-        """Write a scored group to the dumps that accept it."""
-        if max(group.rewards) > self._save_threshold:
+        """Write a scored group to the dump of rollouts, if one of its scores is high enough."""
+        if max(group.rewards, default=0.0) > self._save_threshold:
             await self.dumps.add(group, ROLLOUTS)
+
+    async def dump_if_failed(self, group: Episode) -> None:
+        """Write a scored group to the dump of failed groups, if it is one."""
         # The base reward decides, not the reward: a group with a right answer that is too long has not failed.
         if not any(rollout.base_reward for rollout in group.rollouts):
             await self.dumps.add(group, FAILED)
@@ -97,7 +101,7 @@ class TrainMetrics:
 
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
-        """For each scored rollout since the last `drain`: 1.0 if its reward is at least 0.5, else 0.0."""
+        """For each scored rollout since the last `drain`: 1.0 if its base reward is at least 0.5, else 0.0."""
         # Sums, because a model without any success makes no log step for days.
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
@@ -134,7 +138,7 @@ class TrainMetrics:
             self._masked[rollout.mask_reason] += 1
 
     def _observe_score(self, problem: Problem, rollout: Rollout) -> None:
-        is_correct = 1.0 if rollout.reward >= CORRECT_THRESHOLD else 0.0
+        is_correct = 1.0 if rollout.base_reward >= CORRECT_THRESHOLD else 0.0
         is_exact = rollout.score.outcome is Outcome.CORRECT
         self.percent_correct.append(is_correct)
         for scope in (
@@ -187,7 +191,7 @@ def accuracy_counts(group: Episode) -> Counter[str]:
     """Counts of `groups`, of `scored`, `correct` and `exact` completions, and of format failures by kind."""
     counts = Counter(groups=1, scored=len(group.scored))
     for rollout in group.scored:
-        counts["correct"] += rollout.reward >= CORRECT_THRESHOLD
+        counts["correct"] += rollout.base_reward >= CORRECT_THRESHOLD
         counts["exact"] += rollout.score.outcome is Outcome.CORRECT
     for rollout in group.rollouts:
         if rollout.score.failure:

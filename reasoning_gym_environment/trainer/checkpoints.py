@@ -45,9 +45,12 @@ SAVE_EVERY_S = 15.0
 
 LATEST = "latest.json"
 KEY = "reasoning_gym_environment"
-"""The one key that is saved: Atropos sets every key of a checkpoint as an attribute of the environment."""
+"""The one key that is ours: every other key of a checkpoint becomes an attribute of the environment, as in Atropos."""
 
 VERSION = 3
+
+ADDED_LATER = ("subclass",)
+"""Components that checkpoints of this version may lack. They then keep the state of a new run."""
 
 
 class RunCheckpoints:
@@ -71,6 +74,8 @@ class RunCheckpoints:
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
+        self._data: dict[str, Any] = {}
+        """What a subclass saves beside the state. Every checkpoint has it."""
         self._has_loaded = False
         """Whether `load` has returned. Before, this process has a fresh state, which must not replace a saved state."""
         self._has_left = False
@@ -114,7 +119,10 @@ class RunCheckpoints:
     # --- saving
 
     def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
-        """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint."""
+        """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint.
+
+        Without `data`, the checkpoint has the data of the checkpoint before it. Raises TypeError if they are no JSON.
+        """
         if not self._disk.is_busy:
             # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
             self._begun_at = now()
@@ -125,8 +133,11 @@ class RunCheckpoints:
             "state": state_of(self.components),
         }
         names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
+        beside = self._data if data is None else dict(data)
         # As text, because the components change while a thread writes.
-        return self._disk.submit(self._write, names, json.dumps({KEY: document, **(data or {})}))
+        text = json.dumps({**beside, KEY: document})
+        self._data = beside
+        return self._disk.submit(self._write, names, text)
 
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
@@ -167,11 +178,11 @@ class RunCheckpoints:
 
     # --- loading
 
-    def load(self) -> None:
+    def load(self) -> Mapping[str, Any]:
         """Resume from the newest usable checkpoint of the present step or before; without one, start afresh.
 
-        Raises EnvironmentSetupError if there are such checkpoints and all are unusable, or if the disk refuses their
-        folder.
+        Returns the data that were saved beside the state. Raises EnvironmentSetupError if there are such checkpoints
+        and all are unusable, or if the disk refuses their folder.
         """
         state = self._state
         is_refused = False
@@ -189,12 +200,12 @@ class RunCheckpoints:
             if not path.exists():
                 continue
             try:
-                document = read(path)
+                document, data = read(path)
                 if path.name == LATEST:
                     self._note_killed(document.get("registered"))
                 if document["step"] > state.step:
                     continue
-                load_into(self.components, document["state"])
+                load_into(self._components_in(document["state"]), document["state"])
             except EnvironmentSetupError as error:
                 logger.error(
                     "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
@@ -205,8 +216,9 @@ class RunCheckpoints:
                 continue
             self.is_resumed = True
             self._has_loaded = True
+            self._data = data
             logger.info("Resumed from %s, written at step %d.", path, document["step"])
-            return
+            return data
         if is_refused:
             # This process has the state of no checkpoint, so it must not write a newer one.
             self.leave()
@@ -220,6 +232,24 @@ class RunCheckpoints:
                 state.step,
             )
         self._has_loaded = True
+        return {}
+
+    def _components_in(self, state: Any) -> dict[str, Stateful]:
+        """The components to load. Those that earlier releases did not save may be missing from the state."""
+        saved = state if isinstance(state, Mapping) else {}
+        components = dict(self.components)
+        for name in ADDED_LATER:
+            if name not in saved:
+                components.pop(name, None)
+        return components
+
+    def check_loaded(self) -> None:
+        """Raise EnvironmentSetupError unless `load` was called: `load_checkpoint` of a subclass may not do so."""
+        if not self._has_loaded:
+            raise EnvironmentSetupError(
+                "load_checkpoint() of the environment's class loaded no checkpoint, so the run would start afresh and "
+                "write over its saved state: call super().load_checkpoint() there."
+            )
 
     def _note_killed(self, registered: Any) -> None:
         # The API does not notice when an environment is killed, and keeps its share of every batch reserved. Numbers
@@ -237,12 +267,16 @@ def _safe(name: str) -> str:
 # --- documents
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment."""
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The document of this environment, and the data that a subclass has saved beside it.
+
+    Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment.
+    """
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))[KEY]
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = data.pop(KEY)
         if document["version"] == VERSION:
-            return document
+            return document, data
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EnvironmentSetupError(f"it cannot be read ({error!r})") from error
     raise EnvironmentSetupError(f"it is not in version {VERSION}")

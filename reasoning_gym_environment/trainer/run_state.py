@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -25,3 +28,32 @@ class RunState:
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
+
+
+class SubclassState:
+    """What a subclass may use and change: a random generator, and how far its `iter` is ahead of the item stream.
+
+    Checkpoints keep both. The generator is only saved once it has been used, and only if it is a `random.Random`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.iter_shift = 0
+        self._unused = self.rng.getstate()
+
+    def state_dict(self) -> dict[str, Any]:
+        """`rng` is the state of the generator, or None if it has not been used."""
+        saved = None
+        if isinstance(self.rng, random.Random) and self.rng.getstate() != self._unused:
+            version, numbers, gauss = self.rng.getstate()
+            saved = [version, list(numbers), gauss]
+        return {"iter_shift": self.iter_shift, "rng": saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. Raises TypeError or ValueError if it is malformed."""
+        shift = int(state["iter_shift"])
+        saved = state["rng"]
+        if saved is not None:
+            version, numbers, gauss = saved
+            self.rng.setstate((version, tuple(numbers), gauss))
+        self.iter_shift = shift

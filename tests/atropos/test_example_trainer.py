@@ -61,7 +61,7 @@ async def test_groups_load_in_its_trainer(
         trainer.api.register_trainer(config)
         assert trainer.api.get_batch(api) == {"batch": None}
         env = await ready_env(server.base_url, include_tasks="chain_sum", rollout_server_url=api)
-        await register(env.run)
+        await register(env)
         await env.run.api.take_over_limits()
         for plan in ((RIGHT, WRONG), (RIGHT, WRONG, RIGHT, SILENT + "." * 2000)):
             item = await env.get_next_item()

@@ -60,6 +60,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
             identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
             identity["grading"] = grading(env.config.verification)
+            identity["partial_credit"] = env.config.partial_credit
             with AnswerLog(str(folder / "eval"), identity) as answers:
                 await env.run.evaluator.samples(questions, answers)
             await env.run.telemetry.dumps.close()
@@ -259,6 +260,7 @@ def test_regraded_samples_have_metrics_of_their_new_scores(
     assert new["config_general"]["model_name"] == "some-model"
     assert new["config_general"]["generation_parameters"] == {
         "verification": "strict",
+        "partial_credit": "exact",
         "grading": grading("strict"),
         "reasoning_gym_environment_version": __version__,
         "reasoning_gym_version": library.load().version,
@@ -274,7 +276,7 @@ def test_regraded_answers_of_an_unfinished_evaluation_keep_their_header_with_the
     path = write(tmp_path / "eval" / "answers.jsonl", {"evaluation": header}, gol)
     regraded(path)
     first, _ = lines(regraded_of(path))
-    changed = {**header, "verification": "strict", "grading": grading("strict")}
+    changed = {**header, "verification": "strict", "partial_credit": "exact", "grading": grading("strict")}
     assert (first["evaluation"], first["before"]["evaluation"]) == (changed, header)
     data = regraded_of(path).read_bytes()
     # The same command again, and `evaluate`, resume with this file.

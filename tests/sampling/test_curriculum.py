@@ -169,6 +169,7 @@ def test_totals_cover_the_tasks_observed() -> None:
     subject = curriculum()
     before = subject.stats()
     assert before.pop("tasks") == {}
+    assert before.pop("target_accuracy") == 0.7
     assert set(before.values()) == {0}
     observe(subject, [RIGHT] * 6)  # level 2 of 0..4
     observe(subject, [[1.0] * 2, [0.25] * 8], task="gcd")
@@ -184,8 +185,10 @@ def test_totals_cover_the_tasks_observed() -> None:
         "max_complexity": 0.5,
     }
     assert subject.stats()["tasks"] == {
-        "gcd": {"level": 0, "complexity": 0.0, "recent_accuracy": 0.625, "adjustments": 0, "groups": 2},
-        "maze": {"level": 2, "complexity": 0.5, "recent_accuracy": 1.0, "adjustments": 2, "groups": 6},
+        "gcd": {"level": 0, "complexity": 0.0, "recent_accuracy": 0.625, "adjustments": 0, "groups": 2}
+        | {"groups_processed": 2, "history_length": 2, "adjustable": False},
+        "maze": {"level": 2, "complexity": 0.5, "recent_accuracy": 1.0, "adjustments": 2, "groups": 6}
+        | {"groups_processed": 6, "history_length": 0, "adjustable": False},
     }
 
 

@@ -142,6 +142,7 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     assert dumps.metrics()["dumps/rollouts_dropped"] == 5.0
     answers.set()
     await dumps.close()
+    monkeypatch.setattr(telemetry, "PATIENCE_S", 60.0)
     await add(dumps, 6)
     await dumps.close()
     assert indices(tmp_path) == {NAME.format(0): [0, 6]}

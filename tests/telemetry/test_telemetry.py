@@ -40,6 +40,7 @@ async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_
     groups = [make_group([0.0, 0.0], index=0), make_group([0.5], index=1), make_group([0.0, 0.6], index=2), too_long]
     for group in groups:
         await telemetry.dump(group)
+        await telemetry.dump_if_failed(group)
     await telemetry.dumps.close()
     assert [line["index"] for line in dumped(tmp_path, "*_environment_rollouts_run_0000.jsonl")] == [2]
     [failed] = dumped(tmp_path, "*_FAILED_rollouts_run_0000.jsonl")
