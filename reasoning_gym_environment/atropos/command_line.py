@@ -232,10 +232,22 @@ def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str,
     return flags
 
 
+def config_class(environment: Any) -> type[BaseEnvConfig]:
+    """The class of this environment's config: the class that `config_init` returns an object of, as in Atropos.
+
+    A subclass may override `config_init` and leave `env_config_cls` as it is. If `env_config_cls` is a subclass of the
+    class that `config_init` returns, it is the answer, because the environment was written for its additional fields.
+    These fields start with their own defaults.
+    """
+    declared: type[BaseEnvConfig] = environment.env_config_cls
+    returned = type(environment.config_init()[0])
+    return declared if issubclass(declared, returned) else returned
+
+
 def settings(environment: Any) -> dict[str, FieldInfo]:
     """Every setting, by its full name."""
     found: dict[str, FieldInfo] = {}
-    for name, field in environment.env_config_cls.model_fields.items():
+    for name, field in config_class(environment).model_fields.items():
         found[f"env.{name}"] = field
     for name, field in Server.model_fields.items():
         found[f"openai.{name}"] = field
@@ -370,7 +382,10 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
 
 def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     """The defaults of a command with this environment class: section -> name -> plain value."""
-    config, servers = environment.config_init()
+    initial, servers = environment.config_init()
+    # The class may have more fields than the object. They get their defaults. No value is checked here, because the
+    # user may give the values that the class requires.
+    config = config_class(environment).model_construct(**dict(initial))
     values = config.model_dump(mode="json")
     # Atropos' commands have these defaults.
     if command != "serve":
@@ -430,7 +445,7 @@ def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(environment: Any, values: Mapping[str, Any]) -> Any:
-    model = create_model("Settings", __base__=Sections, env=environment.env_config_cls)
+    model = create_model("Settings", __base__=Sections, env=config_class(environment))
     try:
         return model.model_validate(values)
     except ValidationError as error:

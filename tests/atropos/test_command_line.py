@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
-from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos.command_line import COMMANDS, settings
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.atropos.command_line import COMMANDS, config_class, settings
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 
@@ -35,6 +36,32 @@ class Probe(ReasoningGymEnv):
     process_manager = _run_evaluate = env_manager
 
 
+class OwnConfig(ReasoningGymEnvConfig):
+    bonus: float = Field(0.5, le=1.0, description="Reward of a short answer")
+    labels: list[str] = Field(default_factory=lambda: ["short"])
+
+
+class FurtherConfig(OwnConfig):
+    malus: float
+
+
+class ReturnsOwnConfig(Probe):
+    """A subclass as Atropos allows it: only `config_init` knows its class of config."""
+
+    @classmethod
+    def config_init(cls) -> Any:
+        config, servers = super().config_init()
+        return OwnConfig(**dict(config), bonus=0.25), servers
+
+
+class DeclaresFurtherConfig(ReturnsOwnConfig):
+    env_config_cls = FurtherConfig
+
+
+class DeclaresOtherConfig(ReturnsOwnConfig):
+    env_config_cls = type("Other", (ReasoningGymEnvConfig,), {})
+
+
 Run = Callable[..., Any]
 
 
@@ -48,10 +75,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     level = logging.getLogger().level
 
-    def go(text: str) -> Any:
+    def go(text: str, environment: type[Probe] = Probe) -> Any:
         monkeypatch.setattr(sys, "argv", ["program", *shlex.split(text)])
         monkeypatch.setattr(sys, "orig_argv", ["python", *sys.argv])
-        Probe.cli()
+        environment.cli()
         return Probe.made[-1]
 
     yield go
@@ -63,11 +90,11 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptu
 def refused(run: Run, caplog: pytest.LogCaptureFixture) -> Run:
     """`refused("process ...")` -> the lines with which it ends."""
 
-    def go(text: str) -> list[str]:
+    def go(text: str, environment: type[Probe] = Probe) -> list[str]:
         caplog.clear()
         before = len(Probe.made)
         with pytest.raises(SystemExit) as stopped:
-            run(text)
+            run(text, environment)
         assert stopped.value.code == 2 and len(Probe.made) == before
         lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert lines and not any("\n" in line or "pydantic" in line for line in lines), lines
@@ -120,6 +147,30 @@ def test_help_shows_what_users_set_and_help_all_everything(run: Run, monkeypatch
     assert all(f"--{name} " in full for name in settings(Probe))
     assert "--env.data_path_to_save_groups " in short and "--env.max_eval_workers" not in short
     assert "(default: data/reasoning_gym.jsonl)" in short, "the command's own defaults"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_config_that_only_config_init_names_has_flags_help_and_validation(
+    command: str, run: Run, refused: Run, monkeypatch: Any, capsys: Any
+) -> None:
+    Path("run.yaml").write_text("env: {labels: [long]}\n")
+    config = run(f"{command} --config run.yaml --env.bonus 0.75", ReturnsOwnConfig)["config"]
+    assert (type(config), config.bonus, config.labels) == (OwnConfig, 0.75, ["long"])
+    assert refused(f"{command} --env.bonus 7", ReturnsOwnConfig)[0].startswith("env.bonus: Input should be less than")
+    monkeypatch.setenv("COLUMNS", "10000")
+    with pytest.raises(SystemExit, match="0"):
+        run(f"{command} --help", ReturnsOwnConfig)
+    assert "Reward of a short answer (default: 0.25)" in capsys.readouterr().out
+
+
+def test_a_declared_class_of_config_counts_if_it_has_more_fields_than_the_returned_one(
+    run: Run, refused: Run, caplog: Any
+) -> None:
+    assert config_class(ReturnsOwnConfig) is config_class(DeclaresOtherConfig) is OwnConfig
+    assert refused("serve", DeclaresFurtherConfig) == ["env.malus: Field required"]
+    config = run("serve --env.malus 1", DeclaresFurtherConfig)["config"]
+    assert (type(config), config.bonus, config.malus, config.labels) == (FurtherConfig, 0.25, 1.0, ["short"])
+    assert "Settings other than the defaults: env.malus 1.0. " in caplog.text
 
 
 def test_an_error_that_a_person_can_mend_is_one_line_and_a_bug_keeps_its_traceback(
