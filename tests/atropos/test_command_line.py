@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import sys
 import warnings
@@ -232,6 +233,81 @@ def test_a_key_reaches_its_server_and_is_neither_logged_nor_left_in_the_argument
     assert [one.api_key for one in made["server_configs"]] == ["secret", "two"][: len(made["server_configs"])]
     assert "eval_seed: 123" in caplog.text, "it is verbose"
     assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {made['ran']}"
+
+
+def test_all_mistakes_of_flags_and_file_are_reported_at_once(refused: Run) -> None:
+    Path("run.yaml").write_text(
+        "envv: {}\n7: 8\nenv.seed: 5\nenv: {seeed: 1, group_size: 0, ensure_scores_not_the_same: true}\n"
+        "openai: [{base_ulr: x, weight: 1.0}, {base_ulr: y, timeout: soon}]\n"
+    )
+    lines = refused(
+        "serve --config run.yaml --slrum --env.bonus 1 --openai.api_kye sk-secret word --env x --openai.tag=3"
+    )
+    starts = [line.partition(". ")[0] for line in lines]
+    assert starts == [
+        "Unknown setting 'slrum'",
+        "env: Unknown setting 'bonus'",
+        "openai: Unknown setting 'api_kye'",
+        "Unknown setting 'env'",
+        "openai: Unknown setting 'tag'",
+        "Unknown setting 'envv'",
+        "Unknown setting '7'",
+        "Expected seed in the section env of the file, got 'env.seed' outside of the sections.",
+        "env: Unknown setting 'seeed'",
+        "env: Unknown setting 'ensure_scores_not_the_same'",
+        "openai: Unknown setting 'base_ulr'",
+        "openai.timeout: Input should be a valid integer, unable to parse string as an integer, got 'soon'",
+        "env.group_size: Input should be greater than or equal to 1, got 0",
+    ]
+    suggestions = ("slurm?", "api_key or api_key_env?", "env?", "seed?", "ensure_scores_are_not_same?", "base_url?")
+    assert all(f"Did you mean {suggestion}" in str(lines) for suggestion in suggestions)
+    assert "secret" not in str(lines) and "weight" not in str(lines)
+
+
+@pytest.mark.parametrize(
+    "words", ["openai.api_key sk-secret", "-openai.api_key=sk-secret", "--x openai.api_key sk-secret"]
+)
+def test_a_word_that_may_be_a_key_is_not_repeated(words: str, refused: Run) -> None:
+    [line] = refused(f"evaluate {words}")
+    assert "secret" not in line
+
+
+TINKER = """\
+env: {group_size: 16, max_token_length: 256, start_tok_length: 256}
+openai:
+  - {model_name: m, base_url: "http://localhost:8001/v1", api_key: x, weight: 1.0, num_requests_for_eval: 256}
+  - {model_name: m, base_url: "http://localhost:8002/v1", weight: 2.0, temperature: 0.7, server_type: sglang}
+tinker: {lora_rank: 32, wandb_group: null}
+slurm: false
+testing: false
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_for_each_section(
+    command: str, run: Run, caplog: Any
+) -> None:
+    Path("tinker.yaml").write_text(TINKER.replace("sglang", "vllm"))
+    made = run(f"{command} --config tinker.yaml --max_n_completions 4 --proxy_url=http://localhost:9100")
+    assert (made["config"].group_size, [server.num_requests_for_eval for server in made["server_configs"]]) == (
+        16,
+        [256, 256],
+    )
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    names = [re.findall(r"(\S+) \(", line) for line in warned]
+    assert names == [
+        ["tinker", "max_n_completions", "proxy_url"],
+        ["env.start_tok_length"],
+        ["openai.weight", "openai.temperature"],
+    ]
+    assert all(line.startswith("No effect in this environment: ") for line in warned)
+
+
+def test_a_name_without_effect_is_a_setting_if_the_class_of_config_has_it(run: Run, caplog: Any) -> None:
+    own = type("Own", (ReasoningGymEnvConfig,), {"__annotations__": {"start_tok_length": int}, "start_tok_length": 3})
+    environment = type("Environment", (Probe,), {"env_config_cls": own})
+    assert run("serve --env.start_tok_length 7", environment)["config"].start_tok_length == 7
+    assert "No effect" not in caplog.text
 
 
 def test_a_key_that_is_not_there_names_its_variable_and_nothing_that_may_be_a_key(refused: Run) -> None:
