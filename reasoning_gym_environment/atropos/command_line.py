@@ -420,7 +420,7 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
         values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
     values["wandb_name"] = values["wandb_name"] or environment.name
     server = servers[0] if isinstance(servers, list) else servers
-    return {"env": values, "openai": server.model_dump(mode="json", include=set(Server.model_fields))}
+    return {"env": values, "openai": _plain(server)}
 
 
 class Sections(BaseModel):
@@ -452,11 +452,10 @@ def settings_of_run(
         env_flags.setdefault("data_dir_to_save_evals", folder)
     file = read_yaml(path and Path(path))
 
-    servers = file["openai"]
+    servers = file["openai"] or _own_servers(environment)
     if server_flags and len(servers) > 1:
-        problems.append("With several servers in the file, their settings cannot be given as flags.")
-    has_list = isinstance(environment.config_init()[1], list)
-    if not servers and (server_flags or has_list):
+        problems.append("With several servers, their settings cannot be given as flags.")
+    if server_flags and not servers:
         servers = [{}]
     servers = [start["openai"] | server | server_flags for server in servers]
     env = file["env"] | env_flags
@@ -472,6 +471,17 @@ def settings_of_run(
         if name not in WITHOUT_EFFECT:
             problems.append(unknown_setting(name, [*known, "env", "openai"]))
     return _validated(environment, values, problems)
+
+
+def _own_servers(environment: Any) -> list[dict[str, Any]]:
+    """The servers of the class; none if the class names them in a form that only Atropos reads."""
+    servers = environment.config_init()[1]
+    return [_plain(server) for server in servers] if isinstance(servers, list) else []
+
+
+def _plain(server: BaseModel) -> dict[str, Any]:
+    # As in Atropos, a class of servers cannot have settings of its own.
+    return server.model_dump(mode="json", include=set(Server.model_fields))
 
 
 def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:

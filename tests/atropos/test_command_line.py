@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
@@ -326,4 +327,25 @@ def test_several_servers_are_a_list(run: Run, refused: Run) -> None:
     servers = run("serve --config two.yaml")["server_configs"]
     assert [(one.base_url, one.model_name) for one in servers] == [("http://a/v1", "m"), ("http://b", "m")]
     assert {one.server_type for one in servers} == {"vllm"}
-    assert refused("serve --config two.yaml --openai.timeout 3")[0].startswith("With several servers in the file")
+    assert refused("serve --config two.yaml --openai.timeout 3")[0].startswith("With several servers, their")
+
+
+def test_all_servers_of_the_class_are_used_unless_the_file_names_servers(run: Run, refused: Run) -> None:
+    class OwnServer(APIServerConfig):
+        region: str = "here"
+
+    class TwoServers(Probe):
+        @classmethod
+        def config_init(cls) -> Any:
+            servers = [OwnServer(base_url=f"http://{name}/v1", timeout=7) for name in "ab"]
+            return super().config_init()[0], servers
+
+    for command in COMMANDS:
+        servers = run(command, TwoServers)["server_configs"]
+        assert [(server.base_url, server.timeout) for server in servers] == [("http://a/v1", 7), ("http://b/v1", 7)]
+    Path("one.yaml").write_text("openai: {base_url: 'http://c/v1'}\n")
+    [server] = run("serve --config one.yaml --openai.num_requests_for_eval 3", TwoServers)["server_configs"]
+    assert (server.base_url, server.timeout, server.num_requests_for_eval) == ("http://c/v1", 7, 3)
+    assert refused("serve --openai.timeout 3", TwoServers) == [
+        "With several servers, their settings cannot be given as flags."
+    ]
