@@ -27,7 +27,6 @@ from typing import Any, NoReturn, get_args
 
 import yaml
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
-from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -40,6 +39,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
+from ..inference.server_types import NO_SERVER_IN_TESTING
 from ..utils.terminal import check_file, check_folder
 from .known_names import WITHOUT_EFFECT, warnings_about
 from .preflight import PLACEHOLDER
@@ -274,7 +274,7 @@ def settings(environment: Any) -> dict[str, FieldInfo]:
     for name, field in Server.model_fields.items():
         found[f"openai.{name}"] = field
     for name in ("slurm", "testing"):
-        found[name] = ServerManagerConfig.model_fields[name]
+        found[name] = Sections.model_fields[name]
     return found
 
 
@@ -426,11 +426,13 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
 class Sections(BaseModel):
     """All settings of a run, except the settings of the environment, whose class is not known here."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     openai: list[Server]
     slurm: bool = False
+    """Whether environment is running on slurm or not."""
     testing: bool = False
+    """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
 
 
 def settings_of_run(
@@ -542,6 +544,9 @@ def problems_of(error: ValidationError) -> Iterator[str]:
 def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     config = settings.env
+    if settings.testing:
+        # Before the environment is made, because it loads a tokenizer, possibly from the hub.
+        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
     if settings.slurm and "SLURM_JOB_NODELIST" not in os.environ:
         raise EnvironmentSetupError("slurm is on, but this is no SLURM job: SLURM_JOB_NODELIST is not set.")
     if command == "process" and config.total_steps < 1:

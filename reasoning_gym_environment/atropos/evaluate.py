@@ -38,6 +38,7 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
 
     The command writes `settings`, as YAML, beside the results, so that it can be resumed.
     """
+    preflight.refuse_testing(env.inference)
     config = env.config
     await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
     await env.setup()

@@ -108,7 +108,7 @@ def refused(run: Run, caplog: pytest.LogCaptureFixture) -> Run:
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> None:
     Path("run.yaml").write_text(
         "env: {<<: &shared {seed: 3, eval_seed: 9}, eval_seed: 4, task_weights: {gcd: 2}}\n"
-        "openai: {model_name: m, timeout: 5}\ntesting: true\n"
+        "openai: {model_name: m, timeout: 5}\n"
     )
     flags = "--env.eval_seed -5 --env.worker_timeout=-1 --openai.timeout 7 --env.dump_rollouts --env.run_id none"
     for command in COMMANDS:
@@ -117,7 +117,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> Non
         assert (config.seed, config.eval_seed, config.task_weights, config.worker_timeout) == (3, -5, {"gcd": 2.0}, -1)
         assert (config.dump_rollouts, config.run_id, config.group_size) == (True, None, 8)
         assert (server.model_name, server.timeout, server.base_url) == ("m", 7, "http://localhost:9004/v1")
-        assert (made["slurm"], made["testing"]) == (False, True)
+        assert (made["slurm"], made["testing"]) == (False, False)
         assert (config.use_wandb, config.include_messages) == (True, command == "process")
 
 
