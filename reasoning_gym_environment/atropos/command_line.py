@@ -5,9 +5,10 @@
     the command's defaults ─┘
 
 The flags have Atropos' names: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
-Flags win over the file, and the file wins over the defaults (`config_init`). Each invalid setting is one line of the
-log, and the error for an unknown name suggests the nearest names. The command stops before any work if it cannot write
-its results. API keys are never printed, logged or written; they are removed from sys.argv, which wandb uploads.
+Flags win over the file, and the file wins over the defaults (`config_init`). The log reports all invalid settings at
+once, in a line each, and suggests the nearest names for an unknown name. Names that only Atropos or its trainers use
+cause a warning (known_names.py). The command stops before any work if it cannot write its results. API keys are never
+printed, logged or written; they are removed from sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import yaml
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
-from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -39,7 +39,9 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
+from ..inference.server_types import NO_SERVER_IN_TESTING
 from ..utils.terminal import check_file, check_folder
+from .known_names import WITHOUT_EFFECT, warnings_about
 from .preflight import PLACEHOLDER
 
 logger = logging.getLogger(__name__)
@@ -155,19 +157,19 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
         command = arguments[0] if arguments else ""
         if command not in COMMANDS:
             raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-        flags = parse(command, environment, arguments[1:])
+        flags, problems = parse(command, environment, arguments[1:])
         remove_key_from_arguments(flags.get(KEY))
-        return _run(command, environment, flags)
+        return _run(command, environment, flags, problems)
     except EnvironmentSetupError as error:
         for line in str(error).splitlines():
             logger.error("%s", line)
         sys.exit(BAD_INPUT)
 
 
-def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
+def _run(command: str, environment: Any, flags: dict[str, Any], problems: Sequence[str]) -> Any:
     is_verbose = flags.pop("verbose", False)
     start = start_values(command, environment)
-    settings = settings_of_run(command, environment, flags, start)
+    settings = settings_of_run(command, environment, flags, problems, start)
     check_settings(command, settings)
     shown = without_keys(settings)
     as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
@@ -214,33 +216,65 @@ class Parser(argparse.ArgumentParser):
         raise EnvironmentSetupError(message.removeprefix("argument "))
 
 
-def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    """The flags in the arguments, by their full names without dashes. Values are text, or None for `none`.
+def parse(command: str, environment: Any, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The flags in the arguments, by their full names without dashes, and a line for each word that is wrong.
 
-    An unknown flag is among them, with the value None: the validation of the settings refuses it and suggests another
-    name. Raises EnvironmentSetupError for a flag without a value and for a value without a flag.
+    Values are text, or None for `none`. Raises EnvironmentSetupError for a flag without a value.
     """
     parser = make_parser(command, environment, shows_all="--help-all" in arguments)
-    found, unknown = parser.parse_known_args(arguments)
-    flags = vars(found)
-    if unknown:
-        word = unknown[0]
-        if not word.startswith("--"):
-            raise EnvironmentSetupError(f"Expected --NAME VALUE, got {word!r}.")
-        name = word.removeprefix("--").partition("=")[0]
-        flags[name] = None
-    return flags
+    found, words = parser.parse_known_args(arguments)
+    return vars(found), list(problems_of_words(words, [*settings(environment), "config"]))
+
+
+def problems_of_words(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """A line for each unknown flag, and for a word at the beginning that belongs to no flag.
+
+    Other words are not repeated: after an unknown flag, or after a name without dashes, a word may be an API key.
+    """
+    for position, word in enumerate(words):
+        name = word.partition("=")[0]
+        if name.startswith("--"):
+            yield unknown_setting(name.removeprefix("--"), known)
+        elif position == 0:
+            yield f"Expected --NAME VALUE, got {name!r}."
+
+
+def unknown_setting(name: str, known: Collection[str]) -> str:
+    """The line about a name that is no setting, which suggests names of the same section, or any names if it has none.
+
+    Names are compared without their section, because a section in common would make all of them similar.
+    """
+    section, separator, key = name.partition(".")
+    if separator and name in known:
+        return f"Expected {key} in the section {section} of the file, got {name!r} outside of the sections."
+    prefix = section + separator
+    of_section = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
+    if separator and of_section:
+        return f"{section}: {unknown_name('setting', key, of_section, SETTINGS_ARE_LISTED)}"
+    return str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
+
+
+def config_class(environment: Any) -> type[BaseEnvConfig]:
+    """The class of this environment's config: the class that `config_init` returns an object of, as in Atropos.
+
+    A subclass may override `config_init` and leave `env_config_cls` as it is. If `env_config_cls` is a subclass of the
+    class that `config_init` returns, it is the answer, because the environment was written for its additional fields.
+    These fields start with their own defaults.
+    """
+    declared: type[BaseEnvConfig] = environment.env_config_cls
+    returned = type(environment.config_init()[0])
+    return declared if issubclass(declared, returned) else returned
 
 
 def settings(environment: Any) -> dict[str, FieldInfo]:
     """Every setting, by its full name."""
     found: dict[str, FieldInfo] = {}
-    for name, field in environment.env_config_cls.model_fields.items():
+    for name, field in config_class(environment).model_fields.items():
         found[f"env.{name}"] = field
     for name, field in Server.model_fields.items():
         found[f"openai.{name}"] = field
     for name in ("slurm", "testing"):
-        found[name] = ServerManagerConfig.model_fields[name]
+        found[name] = Sections.model_fields[name]
     return found
 
 
@@ -279,6 +313,8 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
             field,
             help_of(field, default) if is_shown else argparse.SUPPRESS,
         )
+    for name in WITHOUT_EFFECT.keys() - settings(environment):
+        parser.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
     return parser
 
 
@@ -370,7 +406,10 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
 
 def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     """The defaults of a command with this environment class: section -> name -> plain value."""
-    config, servers = environment.config_init()
+    initial, servers = environment.config_init()
+    # The class may have more fields than the object. They get their defaults. No value is checked here, because the
+    # user may give the values that the class requires.
+    config = config_class(environment).model_construct(**dict(initial))
     values = config.model_dump(mode="json")
     # Atropos' commands have these defaults.
     if command != "serve":
@@ -381,24 +420,30 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
         values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
     values["wandb_name"] = values["wandb_name"] or environment.name
     server = servers[0] if isinstance(servers, list) else servers
-    return {"env": values, "openai": server.model_dump(mode="json")}
+    return {"env": values, "openai": _plain(server)}
 
 
 class Sections(BaseModel):
     """All settings of a run, except the settings of the environment, whose class is not known here."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     openai: list[Server]
     slurm: bool = False
+    """Whether environment is running on slurm or not."""
     testing: bool = False
+    """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
 
 
-def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
+def settings_of_run(
+    command: str, environment: Any, flags: Mapping[str, Any], problems: Sequence[str], start: Mapping[str, Any]
+) -> Any:
     """The settings, with attributes named like the sections of a file. No servers means the servers of the class.
 
-    Raises EnvironmentSetupError with a line for each invalid setting.
+    Logs a warning about names without effect. Raises EnvironmentSetupError with the lines of `problems`, which the
+    flags have, and a line for each unknown name and each invalid setting.
     """
+    problems = list(problems)
     env_flags = _section("env", flags)
     server_flags = _section("openai", flags)
     others = {name: value for name, value in flags.items() if not name.startswith(("env.", "openai."))}
@@ -409,11 +454,10 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], st
         env_flags.setdefault("data_dir_to_save_evals", folder)
     file = read_yaml(path and Path(path))
 
-    servers = file["openai"]
+    servers = file["openai"] or _own_servers(environment)
     if server_flags and len(servers) > 1:
-        raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")
-    has_list = isinstance(environment.config_init()[1], list)
-    if not servers and (server_flags or has_list):
+        problems.append("With several servers, their settings cannot be given as flags.")
+    if server_flags and not servers:
         servers = [{}]
     servers = [start["openai"] | server | server_flags for server in servers]
     env = file["env"] | env_flags
@@ -421,7 +465,25 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], st
         # Such a server exchanges text, so the number of tokens is only estimated.
         env.setdefault("tokenizer_name", "none")
     values = file | others | {"env": start["env"] | env, "openai": servers}
-    return _validated(environment, values)
+    known = list(settings(environment))
+    values, unknown = only_known(values, known)
+    for line in warnings_about(unknown):
+        logger.warning("%s", line)
+    for name in unknown:
+        if name not in WITHOUT_EFFECT:
+            problems.append(unknown_setting(name, [*known, "env", "openai"]))
+    return _validated(environment, values, problems)
+
+
+def _own_servers(environment: Any) -> list[dict[str, Any]]:
+    """The servers of the class; none if the class names them in a form that only Atropos reads."""
+    servers = environment.config_init()[1]
+    return [_plain(server) for server in servers] if isinstance(servers, list) else []
+
+
+def _plain(server: BaseModel) -> dict[str, Any]:
+    # As in Atropos, a class of servers cannot have settings of its own.
+    return server.model_dump(mode="json", include=set(Server.model_fields))
 
 
 def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,27 +491,51 @@ def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return {flag.removeprefix(prefix): value for flag, value in flags.items() if flag.startswith(prefix)}
 
 
-def _validated(environment: Any, values: Mapping[str, Any]) -> Any:
-    model = create_model("Settings", __base__=Sections, env=environment.env_config_cls)
+def only_known(values: Mapping[Any, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """The sections without the names that are no settings, and these names in full. Each name is there once."""
+    others = {name: value for name, value in values.items() if name not in ("env", "openai")}
+    kept, unknown = _split("", others, [name for name in known if "." not in name])
+    kept["env"], unknown_of_env = _split("env.", values["env"], known)
+    unknown += unknown_of_env
+    kept["openai"] = []
+    for server in values["openai"]:
+        kept_of_server, unknown_of_server = _split("openai.", server, known)
+        kept["openai"].append(kept_of_server)
+        unknown += unknown_of_server
+    return kept, list(dict.fromkeys(unknown))
+
+
+def _split(prefix: str, values: Mapping[Any, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    kept = {}
+    unknown = []
+    for name, value in values.items():
+        full_name = f"{prefix}{name}"
+        if full_name in known:
+            kept[name] = value
+        else:
+            unknown.append(full_name)
+    return kept, unknown
+
+
+def _validated(environment: Any, values: Mapping[str, Any], problems: Sequence[str]) -> Any:
+    model = create_model("Settings", __base__=Sections, env=config_class(environment))
+    lines = list(problems)
     try:
-        return model.model_validate(values)
+        validated = model.model_validate(values)
     except ValidationError as error:
-        known = list(settings(environment))
-        known += list(model.model_fields)
-        known.append("config")
-        lines = dict.fromkeys(problems_of(error, known))
-        raise EnvironmentSetupError("\n".join(lines)) from error
+        lines += problems_of(error)
+    if lines:
+        raise EnvironmentSetupError("\n".join(dict.fromkeys(lines)))
+    return validated
 
 
-def problems_of(error: ValidationError, known: Iterable[str]) -> Iterator[str]:
+def problems_of(error: ValidationError) -> Iterator[str]:
     """A line for each problem: the name, what was expected, and the value unless it may be or hold a key."""
     for problem in error.errors(include_url=False):
         path = [part for part in problem["loc"] if isinstance(part, str)]
         name = ".".join(path)
         message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            yield str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
-        elif "got " in message or name == KEY or isinstance(problem["input"], Mapping):
+        if "got " in message or name == KEY or isinstance(problem["input"], Mapping):
             yield f"{name}: {message}"
         else:
             yield f"{name}: {message}, got {problem['input']!r}"
@@ -458,6 +544,9 @@ def problems_of(error: ValidationError, known: Iterable[str]) -> Iterator[str]:
 def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     config = settings.env
+    if settings.testing:
+        # Before the environment is made, because it loads a tokenizer, possibly from the hub.
+        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
     if settings.slurm and "SLURM_JOB_NODELIST" not in os.environ:
         raise EnvironmentSetupError("slurm is on, but this is no SLURM job: SLURM_JOB_NODELIST is not set.")
     if command == "process" and config.total_steps < 1:

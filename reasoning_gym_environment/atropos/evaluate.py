@@ -41,6 +41,7 @@ UNFINISHED = ".unfinished"
 
 async def evaluate_command(env: Hooks) -> None:
     """The command `evaluate`, with an environment that is not set up yet. Raises EnvironmentSetupError."""
+    preflight.refuse_testing(env.inference)
     config = env.config
     await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
     await env.setup()

@@ -36,6 +36,7 @@ from ..inference.prompts import (
     TokenBudget,
     build_messages,
 )
+from ..inference.server_types import NO_SERVER_IN_TESTING, HarnessAdapter
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.resilience import Outage, with_deadline
@@ -187,6 +188,12 @@ def first_request(
         return prompt, Sampling(1, room, config.eval_temperature, split="eval")
     room = budget.of_completion(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
     return prompt, Sampling(config.group_size, room, config.train_temperature, config.train_top_p)
+
+
+def refuse_testing(inference: InferenceClient) -> None:
+    """Raise EnvironmentSetupError if a test harness replaces the servers, before anything is requested or opened."""
+    if any(isinstance(adapter, HarnessAdapter) for adapter in inference.adapters):
+        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
 
 async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient) -> None:

@@ -83,6 +83,7 @@ async def process(env: Hooks) -> None:
 
     Raises EnvironmentSetupError if a setting is wrong, the file cannot be written, or too many groups fail in a row.
     """
+    preflight.refuse_testing(env.inference)
     config = env.config
     if config.data_path_to_save_groups is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")

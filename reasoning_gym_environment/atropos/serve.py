@@ -47,6 +47,7 @@ async def serve(env: Hooks) -> None:
 
     The workers start while the first request of this run finds out whether the server can serve training.
     """
+    preflight.refuse_testing(env.inference)
     preflight.raise_open_file_limit()
     await preflight.check_serve(env.config, env.inference)
     first_request = preflight.check_first_request(env.config, env.inference, env.budget)

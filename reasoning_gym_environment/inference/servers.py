@@ -112,7 +112,7 @@ class ServerAdapter:
     def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
         self._server = server
         self._tokenizer = tokenizer
-        # None in Atropos' test harness.
+        # None for Atropos' test harness (HarnessAdapter).
         self.config: Any = getattr(server, "config", None)
         base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
         self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import sys
 import warnings
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from atroposlib.envs.base import APIServerConfig
+from pydantic import Field
 
-from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos.command_line import COMMANDS, settings
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.atropos.command_line import COMMANDS, config_class, settings
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 
@@ -35,6 +38,32 @@ class Probe(ReasoningGymEnv):
     process_manager = _run_evaluate = env_manager
 
 
+class OwnConfig(ReasoningGymEnvConfig):
+    bonus: float = Field(0.5, le=1.0, description="Reward of a short answer")
+    labels: list[str] = Field(default_factory=lambda: ["short"])
+
+
+class FurtherConfig(OwnConfig):
+    malus: float
+
+
+class ReturnsOwnConfig(Probe):
+    """A subclass as Atropos allows it: only `config_init` knows its class of config."""
+
+    @classmethod
+    def config_init(cls) -> Any:
+        config, servers = super().config_init()
+        return OwnConfig(**dict(config), bonus=0.25), servers
+
+
+class DeclaresFurtherConfig(ReturnsOwnConfig):
+    env_config_cls = FurtherConfig
+
+
+class DeclaresOtherConfig(ReturnsOwnConfig):
+    env_config_cls = type("Other", (ReasoningGymEnvConfig,), {})
+
+
 Run = Callable[..., Any]
 
 
@@ -48,10 +77,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     level = logging.getLogger().level
 
-    def go(text: str) -> Any:
+    def go(text: str, environment: type[Probe] = Probe) -> Any:
         monkeypatch.setattr(sys, "argv", ["program", *shlex.split(text)])
         monkeypatch.setattr(sys, "orig_argv", ["python", *sys.argv])
-        Probe.cli()
+        environment.cli()
         return Probe.made[-1]
 
     yield go
@@ -63,11 +92,11 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptu
 def refused(run: Run, caplog: pytest.LogCaptureFixture) -> Run:
     """`refused("process ...")` -> the lines with which it ends."""
 
-    def go(text: str) -> list[str]:
+    def go(text: str, environment: type[Probe] = Probe) -> list[str]:
         caplog.clear()
         before = len(Probe.made)
         with pytest.raises(SystemExit) as stopped:
-            run(text)
+            run(text, environment)
         assert stopped.value.code == 2 and len(Probe.made) == before
         lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert lines and not any("\n" in line or "pydantic" in line for line in lines), lines
@@ -79,7 +108,7 @@ def refused(run: Run, caplog: pytest.LogCaptureFixture) -> Run:
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> None:
     Path("run.yaml").write_text(
         "env: {<<: &shared {seed: 3, eval_seed: 9}, eval_seed: 4, task_weights: {gcd: 2}}\n"
-        "openai: {model_name: m, timeout: 5}\ntesting: true\n"
+        "openai: {model_name: m, timeout: 5}\n"
     )
     flags = "--env.eval_seed -5 --env.worker_timeout=-1 --openai.timeout 7 --env.dump_rollouts --env.run_id none"
     for command in COMMANDS:
@@ -88,7 +117,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> Non
         assert (config.seed, config.eval_seed, config.task_weights, config.worker_timeout) == (3, -5, {"gcd": 2.0}, -1)
         assert (config.dump_rollouts, config.run_id, config.group_size) == (True, None, 8)
         assert (server.model_name, server.timeout, server.base_url) == ("m", 7, "http://localhost:9004/v1")
-        assert (made["slurm"], made["testing"]) == (False, True)
+        assert (made["slurm"], made["testing"]) == (False, False)
         assert (config.use_wandb, config.include_messages) == (True, command == "process")
 
 
@@ -120,6 +149,30 @@ def test_help_shows_what_users_set_and_help_all_everything(run: Run, monkeypatch
     assert all(f"--{name} " in full for name in settings(Probe))
     assert "--env.data_path_to_save_groups " in short and "--env.max_eval_workers" not in short
     assert "(default: data/reasoning_gym.jsonl)" in short, "the command's own defaults"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_config_that_only_config_init_names_has_flags_help_and_validation(
+    command: str, run: Run, refused: Run, monkeypatch: Any, capsys: Any
+) -> None:
+    Path("run.yaml").write_text("env: {labels: [long]}\n")
+    config = run(f"{command} --config run.yaml --env.bonus 0.75", ReturnsOwnConfig)["config"]
+    assert (type(config), config.bonus, config.labels) == (OwnConfig, 0.75, ["long"])
+    assert refused(f"{command} --env.bonus 7", ReturnsOwnConfig)[0].startswith("env.bonus: Input should be less than")
+    monkeypatch.setenv("COLUMNS", "10000")
+    with pytest.raises(SystemExit, match="0"):
+        run(f"{command} --help", ReturnsOwnConfig)
+    assert "Reward of a short answer (default: 0.25)" in capsys.readouterr().out
+
+
+def test_a_declared_class_of_config_counts_if_it_has_more_fields_than_the_returned_one(
+    run: Run, refused: Run, caplog: Any
+) -> None:
+    assert config_class(ReturnsOwnConfig) is config_class(DeclaresOtherConfig) is OwnConfig
+    assert refused("serve", DeclaresFurtherConfig) == ["env.malus: Field required"]
+    config = run("serve --env.malus 1", DeclaresFurtherConfig)["config"]
+    assert (type(config), config.bonus, config.malus, config.labels) == (FurtherConfig, 0.25, 1.0, ["short"])
+    assert "Settings other than the defaults: env.malus 1.0. " in caplog.text
 
 
 def test_an_error_that_a_person_can_mend_is_one_line_and_a_bug_keeps_its_traceback(
@@ -183,6 +236,81 @@ def test_a_key_reaches_its_server_and_is_neither_logged_nor_left_in_the_argument
     assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {made['ran']}"
 
 
+def test_all_mistakes_of_flags_and_file_are_reported_at_once(refused: Run) -> None:
+    Path("run.yaml").write_text(
+        "envv: {}\n7: 8\nenv.seed: 5\nenv: {seeed: 1, group_size: 0, ensure_scores_not_the_same: true}\n"
+        "openai: [{base_ulr: x, weight: 1.0}, {base_ulr: y, timeout: soon}]\n"
+    )
+    lines = refused(
+        "serve --config run.yaml --slrum --env.bonus 1 --openai.api_kye sk-secret word --env x --openai.tag=3"
+    )
+    starts = [line.partition(". ")[0] for line in lines]
+    assert starts == [
+        "Unknown setting 'slrum'",
+        "env: Unknown setting 'bonus'",
+        "openai: Unknown setting 'api_kye'",
+        "Unknown setting 'env'",
+        "openai: Unknown setting 'tag'",
+        "Unknown setting 'envv'",
+        "Unknown setting '7'",
+        "Expected seed in the section env of the file, got 'env.seed' outside of the sections.",
+        "env: Unknown setting 'seeed'",
+        "env: Unknown setting 'ensure_scores_not_the_same'",
+        "openai: Unknown setting 'base_ulr'",
+        "openai.timeout: Input should be a valid integer, unable to parse string as an integer, got 'soon'",
+        "env.group_size: Input should be greater than or equal to 1, got 0",
+    ]
+    suggestions = ("slurm?", "api_key or api_key_env?", "env?", "seed?", "ensure_scores_are_not_same?", "base_url?")
+    assert all(f"Did you mean {suggestion}" in str(lines) for suggestion in suggestions)
+    assert "secret" not in str(lines) and "weight" not in str(lines)
+
+
+@pytest.mark.parametrize(
+    "words", ["openai.api_key sk-secret", "-openai.api_key=sk-secret", "--x openai.api_key sk-secret"]
+)
+def test_a_word_that_may_be_a_key_is_not_repeated(words: str, refused: Run) -> None:
+    [line] = refused(f"evaluate {words}")
+    assert "secret" not in line
+
+
+TINKER = """\
+env: {group_size: 16, max_token_length: 256, start_tok_length: 256}
+openai:
+  - {model_name: m, base_url: "http://localhost:8001/v1", api_key: x, weight: 1.0, num_requests_for_eval: 256}
+  - {model_name: m, base_url: "http://localhost:8002/v1", weight: 2.0, temperature: 0.7, server_type: sglang}
+tinker: {lora_rank: 32, wandb_group: null}
+slurm: false
+testing: false
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_for_each_section(
+    command: str, run: Run, caplog: Any
+) -> None:
+    Path("tinker.yaml").write_text(TINKER.replace("sglang", "vllm"))
+    made = run(f"{command} --config tinker.yaml --max_n_completions 4 --proxy_url=http://localhost:9100")
+    assert (made["config"].group_size, [server.num_requests_for_eval for server in made["server_configs"]]) == (
+        16,
+        [256, 256],
+    )
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    names = [re.findall(r"(\S+) \(", line) for line in warned]
+    assert names == [
+        ["tinker", "max_n_completions", "proxy_url"],
+        ["env.start_tok_length"],
+        ["openai.weight", "openai.temperature"],
+    ]
+    assert all(line.startswith("No effect in this environment: ") for line in warned)
+
+
+def test_a_name_without_effect_is_a_setting_if_the_class_of_config_has_it(run: Run, caplog: Any) -> None:
+    own = type("Own", (ReasoningGymEnvConfig,), {"__annotations__": {"start_tok_length": int}, "start_tok_length": 3})
+    environment = type("Environment", (Probe,), {"env_config_cls": own})
+    assert run("serve --env.start_tok_length 7", environment)["config"].start_tok_length == 7
+    assert "No effect" not in caplog.text
+
+
 def test_a_key_that_is_not_there_names_its_variable_and_nothing_that_may_be_a_key(refused: Run) -> None:
     for value, said in [
         ("--openai.api_key_env MY_KEY", "the environment variable MY_KEY is not set, or it is empty"),
@@ -199,4 +327,25 @@ def test_several_servers_are_a_list(run: Run, refused: Run) -> None:
     servers = run("serve --config two.yaml")["server_configs"]
     assert [(one.base_url, one.model_name) for one in servers] == [("http://a/v1", "m"), ("http://b", "m")]
     assert {one.server_type for one in servers} == {"vllm"}
-    assert refused("serve --config two.yaml --openai.timeout 3")[0].startswith("With several servers in the file")
+    assert refused("serve --config two.yaml --openai.timeout 3")[0].startswith("With several servers, their")
+
+
+def test_all_servers_of_the_class_are_used_unless_the_file_names_servers(run: Run, refused: Run) -> None:
+    class OwnServer(APIServerConfig):
+        region: str = "here"
+
+    class TwoServers(Probe):
+        @classmethod
+        def config_init(cls) -> Any:
+            servers = [OwnServer(base_url=f"http://{name}/v1", timeout=7) for name in "ab"]
+            return super().config_init()[0], servers
+
+    for command in COMMANDS:
+        servers = run(command, TwoServers)["server_configs"]
+        assert [(server.base_url, server.timeout) for server in servers] == [("http://a/v1", 7), ("http://b/v1", 7)]
+    Path("one.yaml").write_text("openai: {base_url: 'http://c/v1'}\n")
+    [server] = run("serve --config one.yaml --openai.num_requests_for_eval 3", TwoServers)["server_configs"]
+    assert (server.base_url, server.timeout, server.num_requests_for_eval) == ("http://c/v1", 7, 3)
+    assert refused("serve --openai.timeout 3", TwoServers) == [
+        "With several servers, their settings cannot be given as flags."
+    ]

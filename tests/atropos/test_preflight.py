@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
+from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, TrlAdapter, VllmAdapter
 
-from ..env_support import ReadyEnv
+from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
 from ..process_table import until
 
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
@@ -145,6 +148,44 @@ async def test_process_and_evaluate_need_one_server_that_takes_their_requests(ki
             EnvironmentSetupError, match=f"answers {site.status} to a request for 'm': .*Check .*{remedy}"
         ):
             await check(server(kind, site.url, model_name="m"))
+
+
+class EnvWithTesting(ReasoningGymEnv):
+    """Atropos replaces its servers by a test harness."""
+
+    def __init__(self, config: Any, servers: Any) -> None:
+        super().__init__(config, servers, testing=True)
+
+
+async def test_an_environment_with_testing_scores_groups_and_requests_nothing(
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        aiohttp.ClientSession, "_request", connect := AsyncMock(side_effect=AssertionError("a request"))
+    )
+    env = await ready_env(kind=EnvWithTesting)
+    item = await env.get_next_item()
+    group = await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
+    assert group["scores"] == [1.0, 0.0]
+    for needs_completions in (env.collect_trajectories(item), env.rollout_and_score_eval(item[1:])):
+        with pytest.raises(EnvironmentSetupError, match=r"testing is on.* openai\.base_url"):
+            await needs_completions
+    assert await env.evaluate() == {} and "testing is on" in caplog.text
+    connect.assert_not_called()
+
+
+@pytest.mark.parametrize("command", ["env_manager", "process_manager", "_run_evaluate"])
+async def test_a_command_with_testing_ends_before_any_request_and_file(
+    command: str, make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        aiohttp.ClientSession, "_request", connect := AsyncMock(side_effect=AssertionError("a request"))
+    )
+    env = make_env(kind=EnvWithTesting, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
+    with pytest.raises(EnvironmentSetupError, match="testing is on"):
+        await getattr(env, command)()
+    connect.assert_not_called()
+    assert not (tmp_path / "groups.jsonl").exists()
 
 
 async def test_serve_refuses_what_cannot_train(site: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
