@@ -243,9 +243,12 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
 ) -> None:
     stopped = process(FakeInference(), 50, 3)
     accepting = asyncio.Event()
+    being_accepted: list[Any] = []
 
     async def slowly(group: Any) -> None:
-        accepting.set()
+        being_accepted.append(group)
+        if len(being_accepted) == 3:
+            accepting.set()
         await asyncio.sleep(0.05)
 
     monkeypatch.setattr(Telemetry, "dump", lambda self, group: slowly(group))
