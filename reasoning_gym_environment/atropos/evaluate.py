@@ -46,7 +46,7 @@ async def evaluate_command(env: Hooks) -> None:
     await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
     await env.setup()
     if config.dry_run:
-        questions = await test_questions(env)
+        questions = await asked_questions(env)
         with _answer_log(env, questions) as answers:
             logger.info("%s", env.run.evaluator.plan(questions, answers))
         return
@@ -64,13 +64,23 @@ async def evaluate(env: Hooks) -> dict[str, float]:
     return await _evaluate_in_training(env)
 
 
+async def evaluate_at_step(env: Hooks) -> None:
+    """An evaluation of `serve`. The questions are made before `evaluate`, because that of a subclass may read them."""
+    try:
+        await make_questions(env)
+    except EnvironmentSetupError as error:
+        logger.error("%s", error)
+        return
+    await env.evaluate()
+
+
 async def _evaluate_once(env: Hooks) -> dict[str, float]:
     """Ask all questions, resume where an earlier start of the command stopped, and print the results.
 
     The log of answers gets the command's settings, as YAML, so that it can be resumed. Raises EnvironmentSetupError.
     """
     config = env.config
-    questions = await test_questions(env)
+    questions = await asked_questions(env)
     parameters = _parameters(env.run, questions)
     with _answer_log(env, questions) as answers:
         logger.info("%s", env.run.evaluator.plan(questions, answers))
@@ -126,7 +136,7 @@ async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     """
     run = env.run
     # The first evaluation makes its questions, and the trainer makes steps meanwhile.
-    questions = await test_questions(env)
+    questions = await asked_questions(env)
     step = run.state.step
     started = time.time()
     with AnswerLog(None, {}) as answers:
@@ -146,14 +156,19 @@ async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
 # --- questions and completions that a subclass may change
 
 
-async def test_questions(env: Hooks) -> EvalSet:
-    """The questions of `env.test_items_with_scorers`, which a subclass may have edited or replaced.
+async def make_questions(env: Hooks) -> None:
+    """Make the questions of `env.test_items_with_scorers`, unless they exist or a subclass has a list of its own.
 
-    The first call makes our questions, unless the subclass has put another list in place of ours.
+    Raises EnvironmentSetupError if there is no question.
     """
+    if env.test_items_with_scorers is env.run.test_items:
+        await env.run.questions()
+
+
+async def asked_questions(env: Hooks) -> EvalSet:
+    """The questions of `env.test_items_with_scorers`, which a subclass may have edited or replaced."""
     run = env.run
-    if env.test_items_with_scorers is run.test_items:
-        await run.questions()
+    await make_questions(env)
     problems = [problem_of(entry, dataset) for entry, dataset in env.test_items_with_scorers]
     return run.eval_set_of(problems)
 

@@ -37,6 +37,7 @@ from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import supervise
 from ..utils.shutdown import uninterrupted
+from .evaluate import evaluate_at_step
 from .hooks import DROPPED_BY_SUBCLASS, Hooks
 
 logger = logging.getLogger(__name__)
@@ -276,7 +277,7 @@ class ServeLoop:
         if self.is_evaluating:
             logger.warning("The previous evaluation is still running; skipping this one.")
             return
-        self._evaluation = asyncio.create_task(self._env.evaluate())
+        self._evaluation = asyncio.create_task(evaluate_at_step(self._env))
         self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             for group in self._groups:

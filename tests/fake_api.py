@@ -1,0 +1,73 @@
+"""A trajectory API in this process, for tests of what talks to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+
+class FakeApi:
+    """A trajectory API whose every answer can be changed; `known` counts the environments that it has registered."""
+
+    def __init__(self) -> None:
+        self.has_trainer = self.keeps_connections = True
+        self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
+        self.num_steps, self.failure, self.status = 9, 503, 200
+        self.text = '{"detail": "weight: Field required"}'
+        self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
+        self.checkpoints: tuple[str, int] = ("unused", -1)
+        self.groups: list[dict[str, Any]] = []
+        self.signed_off: list[int] = []
+        self.address, self._port = "", 0
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path}", self._answer)
+        self._server = TestServer(app, port=self._port)
+        await self._server.start_server()
+        self._port = self._server.port or 0
+        self.address = f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        await self._server.close()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        response = await self._answer_to(request)
+        if not self.keeps_connections:
+            response.force_close()
+        return response
+
+    async def _answer_to(self, request: web.Request) -> web.Response:
+        path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
+        if path == "scored_data":
+            self.posts += 1
+            if self.status == 200:
+                self.groups.append(body)
+            return web.Response(status=self.status, text="{}")
+        if path == "disconnect-env":
+            self.signed_off.append(body["env_id"])
+        if path == "wandb_info":
+            self.lookups += 1
+            return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
+        if self.failures > 0:
+            self.failures -= 1
+            return web.Response(status=self.failure, text=self.text)
+        if path == "register-env":
+            return web.json_response(self._registered())
+        if path == "status-env":
+            self.errors -= 1
+            if body["env_id"] >= self.known or self.errors >= 0:
+                return web.Response(status=500, text="Internal Server Error")
+            queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
+            return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": body["env_id"], **queue})
+        return web.json_response(self.info)
+
+    def _registered(self) -> dict[str, Any]:
+        if not self.has_trainer:
+            return {"status": "wait for trainer to start"}
+        self.known += 1
+        names = {"wandb_name": f"x_{self.known - 1}", "checkpoint_dir": self.checkpoints[0]}
+        steps = {"checkpoint_interval": self.checkpoints[1], "starting_step": self.step, "num_steps": self.num_steps}
+        return {"status": "success", "env_id": self.known - 1, **names, **steps}
