@@ -480,7 +480,7 @@ def _check_output_paths(command: str, config: Any) -> None:
     if config.data_dir_to_save_evals is not None:
         check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
     if config.dump_rollouts or config.dump_failed_rollouts:
-        check_folder("env.data_dumps_dir", config.data_dumps_dir)
+        check_folder("env.data_dumps_dir", config.dumps_folder)
 
 
 def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:

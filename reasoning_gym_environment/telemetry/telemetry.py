@@ -62,7 +62,7 @@ class Telemetry:
         if settings.dump_failed_rollouts:
             kinds.append(FAILED)
         self.outcomes = GroupOutcomes()
-        self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, version, kinds=kinds)
+        self.dumps = RolloutDumps(settings.dumps_folder, run_id, version, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
