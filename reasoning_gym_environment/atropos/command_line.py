@@ -39,6 +39,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
+from ..utils.logs import LINE_FORMAT, TIME_FORMAT
 from ..utils.terminal import check_file, check_folder
 from .preflight import PLACEHOLDER
 
@@ -196,8 +197,8 @@ def set_up_logging() -> None:
     """Log to stderr, and log warnings too."""
     logging.basicConfig(
         level=logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
+        format=LINE_FORMAT,
+        datefmt=TIME_FORMAT,
         stream=sys.stderr,
     )
     logging.captureWarnings(True)
