@@ -13,6 +13,7 @@ package must not load atroposlib and transformers with it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -77,3 +78,17 @@ def __dir__() -> list[str]:
     left_out = ("env", "config") if "verifiers" in sys.modules else ("integrations.verifiers",)
     names = (name for name, home in _HOME.items() if home not in left_out)
     return sorted(["__version__", *names])
+
+
+if __name__ != "reasoning_gym_environment":
+    # A tree of Atropos imports this package as environments.reasoning_gym_environment. That is another name of the same
+    # package, and not a second copy of its classes.
+    if "reasoning_gym_environment" not in sys.modules:
+        _spec = importlib.util.spec_from_file_location("reasoning_gym_environment", __file__)
+        assert _spec is not None and _spec.loader is not None, "a .py file always has a loader"
+        _package = importlib.util.module_from_spec(_spec)
+        sys.modules["reasoning_gym_environment"] = _package
+        _spec.loader.exec_module(_package)
+    from reasoning_gym_environment.utils.aliases import add_alias
+
+    add_alias(__name__, __file__)

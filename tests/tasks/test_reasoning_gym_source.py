@@ -14,6 +14,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
+from ..env_support import SERVE_ITEMS
 from ..support import run as run_process
 
 PACKAGE = Path(library.__file__).parent.parent
@@ -128,31 +129,6 @@ def test_without_a_registry_and_tasks_the_error_says_what_to_do(
     expected = r"none of its 105 known tasks can be built \(ab: NameError: DATASETS\)\. Reinstall reasoning-gym\."
     with pytest.raises(EnvironmentSetupError, match=expected):
         library.registry()
-
-
-SERVE_ITEMS = """
-import asyncio
-from atroposlib.envs.base import APIServerConfig
-from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-
-async def main():
-    settings = {"include_tasks": "chain_sum,gcd", "complexity_mode": "curriculum", "num_eval_samples_per_task": 1}
-    config = ReasoningGymEnvConfig(tokenizer_name="none", use_wandb=False, **settings)
-    server = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none", api_key="x", server_type="openai")
-    env = ReasoningGymEnv(config, [server])
-    await env.setup()
-    print(len(env.task_names))
-    messages, entry, dataset = await env.get_next_item()
-    rollout = {"rg_item": entry, "dataset_obj": dataset, "finish_reason": "stop"}
-    rollout |= {"tokens": list(range(20)), "masks": [-100, *range(1, 20)]}
-    answers = (entry["answer"], "none of these")
-    replies = [{"role": "assistant", "content": f"<answer>{answer}</answer>"} for answer in answers]
-    group = await env.score([{**rollout, "messages": [*messages, reply]} for reply in replies])
-    print(group["scores"])
-    await env.close()
-
-asyncio.run(main())
-"""
 
 
 @pytest.mark.slow
