@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
@@ -41,6 +42,10 @@ LIMITS = {
 
 MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
 """Settings of LIMITS for which -1 means: the default, all, or no limit."""
+
+PACKAGE_DIR = Path(__file__).resolve().parent
+MAIN_FILE = "reasoning_gym_environment.py"
+DUMPS = "data_dumps"
 
 
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
@@ -79,8 +84,10 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Whether to save the groups whose scores are all zero."""
     rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
     """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
-    data_dumps_dir: str = "data_dumps"
-    """Folder for the files of dump_rollouts and dump_failed_rollouts."""
+    data_dumps_dir: str | None = Field(None, min_length=1)
+    """Folder for the files of dump_rollouts and dump_failed_rollouts. Default: in a checkout, the folder `data_dumps`
+    beside the program reasoning_gym_environment.py; otherwise `data_dumps` in the working directory.
+    """
     debug_logging: bool = False
     """Whether to log, for each completion, the answer that was found in it and its score."""
     suppress_base_env_logs: bool = True
@@ -115,6 +122,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
+
+    @property
+    def dumps_folder(self) -> Path:
+        """The folder that data_dumps_dir names, or its default."""
+        return default_dumps_folder(PACKAGE_DIR) if self.data_dumps_dir is None else Path(self.data_dumps_dir)
 
     @model_validator(mode="before")
     @classmethod
@@ -155,6 +167,19 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
 
         Our own settings have been validated before.
         """
+
+
+def default_dumps_folder(package: Path) -> Path:
+    """The existing folder `data_dumps` beside a main file of this package, else a relative path.
+
+    A checkout has the main file beside the package, and a copy of the package alone has it inside. A wheel does not
+    have the folder, so nothing is written where packages are installed.
+    """
+    for folder in (package.parent, package):
+        dumps = folder / DUMPS
+        if (folder / MAIN_FILE).is_file() and dumps.is_dir():
+            return dumps
+    return Path(DUMPS)
 
 
 DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"

@@ -22,7 +22,6 @@ import random
 import sys
 import uuid
 from collections.abc import Awaitable, Sequence
-from pathlib import Path
 from typing import Any
 
 import wandb
@@ -99,7 +98,7 @@ class ReasoningGymEnv(BaseEnv):
             super().__init__(without_file, servers, slurm=slurm, testing=testing)
         self.config = config
         self.mode = Mode.LIBRARY
-        self.datadumps_dir = Path(config.data_dumps_dir)
+        self.datadumps_dir = config.dumps_folder
         self.task_names: list[str] = []
         """The tasks that are served."""
         self.test_items_with_scorers: list[TestItem] = []

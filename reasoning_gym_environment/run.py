@@ -137,6 +137,8 @@ class Run:
         await runtime.start()
         try:
             logger.info("Using %s.", runtime.library.describe())
+            if mode is not Mode.EVALUATE and (config.dump_rollouts or config.dump_failed_rollouts):
+                logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
             runtime.check_held_out(config)
             sampler = runtime.sampler(
                 config,

@@ -20,6 +20,31 @@ RIGHT = "<think>I work it out.</think><answer>{answer}</answer>"
 WRONG = "<think>I guess, and wrong.</think><answer>no idea</answer>"
 SILENT = "<think>I never get to the end of it"
 
+SERVE_ITEMS = """
+import asyncio
+from atroposlib.envs.base import APIServerConfig
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+
+async def main():
+    settings = {"include_tasks": "chain_sum,gcd", "complexity_mode": "curriculum", "num_eval_samples_per_task": 1}
+    config = ReasoningGymEnvConfig(tokenizer_name="none", use_wandb=False, **settings)
+    server = APIServerConfig(base_url="http://127.0.0.1:9/v1", model_name="none", api_key="x", server_type="openai")
+    env = ReasoningGymEnv(config, [server])
+    await env.setup()
+    print(len(env.task_names))
+    messages, entry, dataset = await env.get_next_item()
+    rollout = {"rg_item": entry, "dataset_obj": dataset, "finish_reason": "stop"}
+    rollout |= {"tokens": list(range(20)), "masks": [-100, *range(1, 20)]}
+    answers = (entry["answer"], "none of these")
+    replies = [{"role": "assistant", "content": f"<answer>{answer}</answer>"} for answer in answers]
+    group = await env.score([{**rollout, "messages": [*messages, reply]} for reply in replies])
+    print(group["scores"])
+    await env.close()
+
+asyncio.run(main())
+"""
+"""A program that serves an item with real workers. It prints the number of tasks, and a right and a wrong score."""
+
 
 class Student:
     """Replies by `plan`, one entry after the other, with the answers of the items it was shown."""

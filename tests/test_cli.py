@@ -41,7 +41,8 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
     tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any, adding_server: ThreadedMockServer
 ) -> None:
     with trajectory_api(tmp_path) as api:
-        settings = {"env__rollout_server_url": api, "env__batch_size": 8, "env__dump_rollouts": True}
+        settings = {"env__rollout_server_url": api, "env__batch_size": 8}
+        settings |= {"env__dump_rollouts": True, "env__data_dumps_dir": "dumps"}
         arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
         log = tmp_path / "serve.log"
         with running([*LAUNCHER, "serve", *arguments], log, tmp_path) as process:
@@ -54,7 +55,7 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
     assert "Traceback" not in log.read_text()
     for group in (group for batch in batches for group in batch):
         assert_group_is_fit_for_training(group, byte_tokenizer, max_token_len=2048)
-    assert dumped(tmp_path / "data_dumps", "*_rollouts_*.jsonl")
+    assert dumped(tmp_path / "dumps", "*_rollouts_*.jsonl")
 
 
 def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, max_token_len: int) -> None:

@@ -14,7 +14,12 @@ from atroposlib.envs.base import BaseEnvConfig
 from pydantic import BaseModel, ValidationError
 
 from reasoning_gym_environment.atropos.command_line import Server
-from reasoning_gym_environment.config import MINUS_ONE, ReasoningGymEnvConfig, default_configs
+from reasoning_gym_environment.config import (
+    MINUS_ONE,
+    ReasoningGymEnvConfig,
+    default_configs,
+    default_dumps_folder,
+)
 
 from .support import parsed_command_line
 
@@ -71,6 +76,27 @@ def test_what_can_be_written_in_several_ways_means_the_same() -> None:
     for name, means, ways in VALUES["the same"]:
         for way in ways:
             assert getattr(ReasoningGymEnvConfig(**{name: way}), name) == means, (name, way)
+
+
+@pytest.mark.parametrize("layout", ["repository", "package"])
+def test_dumps_go_beside_the_main_file_of_a_checkout_and_otherwise_to_the_working_directory(
+    tmp_path: Path, layout: str
+) -> None:
+    package = tmp_path / "reasoning_gym_environment"
+    beside_main_file = tmp_path if layout == "repository" else package
+    package.mkdir()
+    (tmp_path / "data_dumps").mkdir()
+    assert default_dumps_folder(package) == Path("data_dumps"), "a folder of another program"
+    (beside_main_file / "reasoning_gym_environment.py").touch()
+    (beside_main_file / "data_dumps").mkdir(exist_ok=True)
+    assert default_dumps_folder(package) == beside_main_file / "data_dumps"
+    (beside_main_file / "data_dumps").rmdir()
+    assert default_dumps_folder(package) == Path("data_dumps")
+
+
+def test_this_checkout_has_a_folder_for_dumps_and_a_setting_wins() -> None:
+    assert ReasoningGymEnvConfig().dumps_folder == Path(__file__).resolve().parent.parent / "data_dumps"
+    assert ReasoningGymEnvConfig(data_dumps_dir="elsewhere").dumps_folder == Path("elsewhere")
 
 
 def test_the_overrides_that_the_help_shows_can_be_pasted() -> None:

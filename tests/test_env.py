@@ -130,8 +130,12 @@ async def test_rollout_dicts_are_scored_in_order(ready_env: ReadyEnv) -> None:
     assert [messages[-1] for messages in group["messages"]] == [one["messages"][-1] for one in rollouts]
 
 
-async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(ready_env: ReadyEnv) -> None:
+async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(
+    ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     env = await ready_env(dump_rollouts=True, dump_failed_rollouts=True)
+    assert f"The dumps of rollouts are in {env.datadumps_dir}." in caplog.messages
     failed, solved = await env.get_next_item(), await env.get_next_item()
     assert await env.score([rollout(failed, SILENT)] * 3) is None
     assert await env.score([rollout(solved, RIGHT)] * 3) is None

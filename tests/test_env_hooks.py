@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -109,3 +110,59 @@ async def test_log_levels_follow_the_settings(make_env: MakeEnv) -> None:
 
     assert levels(suppress_base_env_logs=False, debug_logging=True) == [logging.INFO, logging.DEBUG]
     assert levels() == [logging.WARNING, logging.NOTSET]
+
+
+def forget_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make logging as in a program that has not configured it: pytest adds handlers at the start of each test."""
+    for name in (None, "reasoning_gym_environment"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.WARNING if name is None else logging.NOTSET)
+    # Loggers remember which levels they are enabled for.
+    logging.getLogger().manager._clear_cache()  # type: ignore[attr-defined]
+
+
+def log_as(name: str, level: int, message: str) -> None:
+    logging.getLogger(name).log(level, message)
+
+
+def test_without_a_handler_of_the_program_the_lines_of_any_number_of_environments_appear_once_on_stderr(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_handlers(monkeypatch)
+    make_env()
+    assert "INFO    Loading the tokenizer" in capsys.readouterr().err
+    make_env()
+    log_as("reasoning_gym_environment.env.Subclass", logging.INFO, "a line of a subclass")
+    log_as("reasoning_gym_environment.scoring", logging.DEBUG, "a detail")
+    log_as("elsewhere", logging.INFO, "a line of the program")
+    *_, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d INFO    a line of a subclass", last)
+    assert len(logging.getLogger("reasoning_gym_environment").handlers) == 1
+    make_env(debug_logging=True)
+    log_as("reasoning_gym_environment.scoring", logging.DEBUG, "a detail")
+    assert capsys.readouterr().err.count("DEBUG   a detail") == 1
+
+
+@pytest.mark.parametrize("name", [None, "reasoning_gym_environment", "reasoning_gym_environment.env.Subclass"])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_handler_that_the_program_adds_early_or_late_is_the_only_one_that_writes(
+    make_env: MakeEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str | None,
+    is_early: bool,
+) -> None:
+    forget_handlers(monkeypatch)
+    written: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: written.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(name)
+    if not is_early:
+        make_env()
+    logger.addHandler(handler)
+    if is_early:
+        make_env(debug_logging=True)
+    capsys.readouterr()
+    log_as("reasoning_gym_environment.env.Subclass", logging.INFO, "a line")
+    logger.removeHandler(handler)
+    assert (written[-1], capsys.readouterr().err) == ("a line", "")

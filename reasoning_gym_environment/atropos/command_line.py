@@ -40,6 +40,7 @@ from pydantic.fields import FieldInfo
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
 from ..inference.server_types import NO_SERVER_IN_TESTING
+from ..utils.logs import LINE_FORMAT, TIME_FORMAT
 from ..utils.terminal import check_file, check_folder
 from .known_names import WITHOUT_EFFECT, warnings_about
 from .preflight import PLACEHOLDER
@@ -198,8 +199,8 @@ def set_up_logging() -> None:
     """Log to stderr, and log warnings too."""
     logging.basicConfig(
         level=logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
+        format=LINE_FORMAT,
+        datefmt=TIME_FORMAT,
         stream=sys.stderr,
     )
     logging.captureWarnings(True)
@@ -569,7 +570,7 @@ def _check_output_paths(command: str, config: Any) -> None:
     if config.data_dir_to_save_evals is not None:
         check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
     if config.dump_rollouts or config.dump_failed_rollouts:
-        check_folder("env.data_dumps_dir", config.data_dumps_dir)
+        check_folder("env.data_dumps_dir", config.dumps_folder)
 
 
 def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:

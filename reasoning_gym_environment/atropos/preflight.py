@@ -39,6 +39,7 @@ from ..inference.prompts import (
 from ..inference.server_types import NO_SERVER_IN_TESTING, HarnessAdapter
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
+from ..utils.logs import add_default_handler, has_own_handler
 from ..utils.resilience import Outage, with_deadline
 
 logger = logging.getLogger(__name__)
@@ -253,9 +254,19 @@ async def check_offline_use(
 
 
 def set_log_levels(config: ReasoningGymEnvConfig) -> None:
-    """Let `debug_logging` and `suppress_base_env_logs` decide what the log shows."""
-    own = logging.DEBUG if config.debug_logging else logging.NOTSET
-    logging.getLogger(__package__.partition(".")[0]).setLevel(own)
+    """Let `debug_logging` and `suppress_base_env_logs` decide what the log shows.
+
+    If the program has configured no handler, the lines of this package appear on stderr. Otherwise the level of the
+    program's root logger decides whether its lines of level INFO appear.
+    """
+    package = logging.getLogger(__package__.partition(".")[0])
+    own = logging.NOTSET
+    if not has_own_handler(package):
+        add_default_handler(package)
+        own = logging.INFO
+    if config.debug_logging:
+        own = logging.DEBUG
+    package.setLevel(own)
     atropos = logging.WARNING if config.suppress_base_env_logs else logging.INFO
     logging.getLogger(base.__name__).setLevel(atropos)
     # A line for each request of an OpenAI client would bury all others.

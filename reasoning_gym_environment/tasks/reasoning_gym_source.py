@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError, LibraryNotFoundError
+from .measured_data import packaged
 
 logger = logging.getLogger(__name__)
 
@@ -212,8 +213,55 @@ def explain(error: BaseException) -> str:
 
 
 def registry() -> dict[str, tuple[type, type]]:
-    """A copy of the registry: name -> (dataset class, config class)."""
-    return dict(_factory().DATASETS)
+    """A copy of the registry: name -> (dataset class, config class).
+
+    If this reasoning-gym has no registry where the measured release has it, the result has the measured tasks that can
+    be built. The log warns once. Raises EnvironmentSetupError if no task can be built.
+    """
+    try:
+        return dict(_factory().DATASETS)
+    except (ImportError, AttributeError, TypeError) as error:
+        cause = explain(error)
+    return dict(_tasks_by_name(cause))
+
+
+@functools.cache
+def _tasks_by_name(cause: str) -> dict[str, tuple[type, type]]:
+    """The tasks that this reasoning-gym builds under the names of the measured release. It takes about a second."""
+    measured = packaged("task_facts.json")
+    names = sorted(measured["tasks"])
+    logger.warning(
+        "The registry of reasoning-gym cannot be read (%s). Trying the names of the %d tasks of release %s instead. "
+        "Tasks with other names are not available, and neither are your own datasets.",
+        cause,
+        len(names),
+        measured["reasoning_gym_version"],
+    )
+    found: dict[str, tuple[type, type]] = {}
+    failures: dict[str, str] = {}
+    with stdout_to_stderr():
+        for name in names:
+            try:
+                dataset = create_dataset(name, seed=0, size=1)
+            # An unknown release may raise anything. The other tasks must still be found.
+            except Exception as error:  # noqa: BLE001
+                failures[name] = explain(error)
+            else:
+                found[name] = (type(dataset), type(dataset.config))
+    if not found:
+        first = failures[names[0]]
+        raise EnvironmentSetupError(
+            f"The registry of reasoning-gym cannot be read ({cause}), and none of its {len(names)} known tasks can be "
+            f"built ({names[0]}: {first}). Reinstall reasoning-gym. {_REMEDIES}"
+        )
+    if failures:
+        logger.warning(
+            "%d of the %d tasks cannot be built and are not available: %s.",
+            len(failures),
+            len(names),
+            ", ".join(failures),
+        )
+    return found
 
 
 def create_dataset(task: str, **config: Any) -> Any:

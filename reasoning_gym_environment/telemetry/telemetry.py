@@ -63,7 +63,7 @@ class Telemetry:
         if settings.dump_failed_rollouts:
             kinds.append(FAILED)
         self.outcomes = GroupOutcomes()
-        self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, version, kinds=kinds)
+        self.dumps = RolloutDumps(settings.dumps_folder, run_id, version, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
@@ -89,7 +89,7 @@ class Telemetry:
     def drain(self) -> dict[str, Any]:
         """All metrics by wandb name: counts since the last call, and totals since the start."""
         return {
-            **self._metrics.drain(),
+            **self._metrics.drain(self.dumps.progress()),
             **self._hacking.metrics(),
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
@@ -165,10 +165,13 @@ class TrainMetrics:
         for name, value in shown.items():
             self._add(f"train_reward/{name}", value)
 
-    def drain(self) -> dict[str, float]:
-        """The means since the last call, by wandb name. One log line states the accuracies."""
+    def drain(self, dumps: str = "") -> dict[str, float]:
+        """The means since the last call, by wandb name. One log line states the accuracies, and ends with `dumps`."""
         if self._since_log["scored"]:
-            logger.info("Since the last log step: %s.", accuracy_words(self._since_log))
+            line = f"Since the last log step: {accuracy_words(self._since_log)}."
+            if dumps:
+                line += f" Groups in the open dumps: {dumps}."
+            logger.info("%s", line)
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         completions = self._counts[f"train/outcome_{Outcome.CORRECT.value}"]
         for reason, count in self._masked.items():
@@ -341,6 +344,9 @@ def _shares(counts: Mapping[str, int]) -> str:
 GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
 """A file with this many groups is full."""
 
+PROGRESS_LINES_PER_FILE = 10
+"""How many lines the log has about a file that is filling up."""
+
 PATIENCE_S = 10.0
 """A disk that takes longer than this to write a group counts as unavailable."""
 
@@ -413,6 +419,15 @@ class RolloutDumps:
                 values[f"dumps/{kind}_{event}"] = float(counts[f"groups_{event}"])
         return values
 
+    def progress(self) -> str:
+        """How full the open files are, such as `37/100 rollouts, 12/50 FAILED_rollouts`; "" if no file is open."""
+        shares = []
+        for kind in self._counts:
+            log = self._logs.get(kind)
+            if log is not None:
+                shares.append(f"{log.count}/{GROUPS_PER_FILE[kind]} {kind}")
+        return ", ".join(shares)
+
     def state_dict(self) -> dict[str, Any]:
         kinds = {kind: dict(counts) for kind, counts in self._counts.items()}
         return {"run_id": self.run_id, "kinds": kinds}
@@ -437,7 +452,10 @@ class RolloutDumps:
             log = self._open(kind)
             log.append(record)
         self._counts[kind]["groups_written"] += 1
-        if log.count >= GROUPS_PER_FILE[kind]:
+        full = GROUPS_PER_FILE[kind]
+        if log.count < full and log.count % max(1, full // PROGRESS_LINES_PER_FILE) == 0:
+            logger.info("%s has %d of %d groups of %s. All of them are on disk.", log.path, log.count, full, kind)
+        if log.count >= full:
             self._close(kind)
             # Other programs may move a full file away, and its name must not be used again.
             self._counts[kind]["batch"] += 1

@@ -42,7 +42,16 @@ ATTEMPTS = 2
 """A request fails after it has killed this many workers."""
 MAX_REPLY_BYTES = 1 << 30
 
-_ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
+
+def _folder_of_top_package() -> Path:
+    """The folder from which this process has imported the package, under whatever name."""
+    top = sys.modules[__package__.partition(".")[0]]
+    file = Path(__file__).resolve()
+    folders = [Path(folder).resolve() for folder in top.__path__]
+    return next(folder for folder in folders if file.is_relative_to(folder)).parent
+
+
+_ROOT = _folder_of_top_package()
 _BOOTSTRAP = """
 import importlib, os, sys
 root, module, parent = sys.argv[1:]

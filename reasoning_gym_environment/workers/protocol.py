@@ -48,7 +48,10 @@ class Imports:
         return cls(library_path and os.path.realpath(library_path), search_path, tuple(modules))
 
     def perform(self) -> None:
-        """Import reasoning-gym and the task modules. Raises EnvironmentSetupError with the name of a missing module."""
+        """Import reasoning-gym and the task modules, and read the registry.
+
+        Raises EnvironmentSetupError, with the name of a missing module.
+        """
         if self.library_path is not None:
             path = Path(self.library_path)
             # The path is a checkout's root or an installed package. sys.path needs the folder that holds the package.
@@ -58,6 +61,8 @@ class Imports:
         sys.path.extend(path for path in self.sys_path if path not in sys.path)
         library.load()
         library.import_modules(self.task_modules)
+        # If the registry cannot be read, this call builds all tasks. An item has too little time and memory for that.
+        library.registry()
 
 
 # --- the verdict that a child sends ---

@@ -32,6 +32,7 @@ def test_no_file_that_a_run_writes_holds_a_key(
     folder, temporary = tmp_path / "run", tmp_path / "run" / "tmp"
     temporary.mkdir(parents=True)
     fields: dict[str, Any] = {"env__use_wandb": True, "env__debug_logging": True, "env__dump_rollouts": True}
+    fields["env__data_dumps_dir"] = "dumps"
     if command == "serve":
         fields |= {"openai__server_type": "vllm", "env__batch_size": 8}
     else:

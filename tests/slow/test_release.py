@@ -40,7 +40,7 @@ FILES = (
     "README.md",
     "mkdocs.yml",
 )
-FILES += ("pyproject.toml", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
+FILES += ("pyproject.toml", "__init__.py", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
 FILES += tuple(path.name for path in ROOT.glob("requirements*.txt"))
 JUNK = {"build/lib/" + NAME + "/old.py", "site/index.html", "tests/__pycache__/old.pyc"}
 

@@ -3,12 +3,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+
+from ..env_support import SERVE_ITEMS
+from ..support import run as run_process
 
 PACKAGE = Path(library.__file__).parent.parent
 LOAD = """
@@ -40,7 +47,8 @@ def clone(tmp_path: Path) -> Path:
     """A clone of this project whose submodule folder is empty; a separate process imports from it."""
     target = tmp_path / "reasoning_gym_environment"
     (target / "tasks").mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "tasks/__init__.py", "tasks/reasoning_gym_source.py"):
+    modules = ("reasoning_gym_source.py", "measured_data.py", "__init__.py")
+    for name in ("__init__.py", "errors.py", *(f"tasks/{module}" for module in modules)):
         shutil.copy(PACKAGE / name, target / name)
     (tmp_path / "reasoning-gym").mkdir()
     return tmp_path
@@ -84,6 +92,54 @@ def test_the_registry_is_a_copy() -> None:
     library.registry().clear()
     dataset_class, config_class = library.registry()["chain_sum"]
     assert (dataset_class.__name__, config_class.__name__) == ("ChainSumDataset", "ChainSumConfig")
+
+
+@pytest.fixture
+def without_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A reasoning-gym whose registry has another name in its module."""
+    monkeypatch.setattr(library, "_factory", lambda: SimpleNamespace(TASKS={}))
+    yield
+    library._tasks_by_name.cache_clear()
+
+
+def test_without_a_registry_the_tasks_are_found_by_name(
+    without_registry: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_dataset = library.create_dataset
+
+    def create(task: str, **config: Any) -> Any:
+        if task in ("lcm", "gcd"):
+            raise ValueError("Dataset not registered")
+        return create_dataset(task, **config)
+
+    monkeypatch.setattr(library, "create_dataset", create)
+    expected = dict(sys.modules["reasoning_gym.factory"].DATASETS)
+    for name in ("composite", "lcm", "gcd"):
+        del expected[name]
+    assert library.registry() == expected == library.registry()
+    warning, missing = caplog.messages
+    assert "cannot be read (AttributeError: " in warning and "the names of the 105 tasks of release 0.1.25" in warning
+    assert missing == "2 of the 105 tasks cannot be built and are not available: gcd, lcm."
+
+
+def test_without_a_registry_and_tasks_the_error_says_what_to_do(
+    without_registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "create_dataset", Mock(side_effect=NameError("DATASETS")))
+    expected = r"none of its 105 known tasks can be built \(ab: NameError: DATASETS\)\. Reinstall reasoning-gym\."
+    with pytest.raises(EnvironmentSetupError, match=expected):
+        library.registry()
+
+
+@pytest.mark.slow
+def test_an_environment_serves_a_reasoning_gym_without_a_registry(tmp_path: Path) -> None:
+    library_copy = tmp_path / "reasoning_gym"
+    shutil.copytree(library.load().location, library_copy)
+    factory = library_copy / "factory.py"
+    factory.write_text(factory.read_text().replace("DATASETS", "TASKS"))
+    done = run_process(["-c", SERVE_ITEMS], tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.stdout.split("\n")[-3:] == ["2", "[1.0, 0.0]", ""], done.stderr
+    assert done.stderr.count("The registry of reasoning-gym cannot be read") == 1
 
 
 def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
