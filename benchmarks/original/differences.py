@@ -228,11 +228,38 @@ def _dump_has_more_than_group_size(seen: Observation) -> bool:
     return bool(facts["rollouts"] > facts["group_size"] == len(seen.original) and len(seen.ours) == facts["rollouts"])
 
 
+# --- other predicates
+
+
+def _has_messages_too(seen: Observation) -> bool:
+    return bool(seen.where == "include_messages on, keys" and sorted([*seen.original, "messages"]) == sorted(seen.ours))
+
+
+def _is_completion_length(seen: Observation) -> bool:
+    """The original counts characters of all sampled completions, and not tokens of those that are sent."""
+    names = ("", "_std", "_min", "_max", "_p95")
+    is_length = seen.where in [f"train/completion_lengths{name}" for name in names]
+    return is_length and isinstance(seen.ours, float) and seen.ours >= 0
+
+
+def _is_complexity(seen: Observation) -> bool:
+    names = ("avg", "min", "max")
+    return seen.where in [f"curriculum/{name}_complexity" for name in names] and seen.facts["is a share"]
+
+
+def _counts_observed_tasks(seen: Observation) -> bool:
+    """The original counts all tasks from the start."""
+    facts = seen.facts
+    counts = [facts["served tasks"], facts["observed tasks"]]
+    return seen.where == "curriculum/total_tasks_tracked" and [seen.original, seen.ours] == counts
+
+
 # --- the list
 
 IN_THINKING = "an answer inside the thinking does not count"
 STRICT = "`verification: strict`: an answer is right by its value, or if a validator accepts it"
 KEPT = "groups keep `group_size` sequences, and short completions get zero advantage"
+LEVELS = "levels come from reasoning-gym's own curricula"
 UNSCORED = "failed inference, and answers that we could not score, have names and counters, and are not scored 0"
 
 
@@ -249,7 +276,7 @@ def changed(name: str, original: Any, ours: Any) -> Callable[[Observation], bool
 DIFFERENCES: Sequence[Difference] = (
     # What counts as an answer, and as a right answer.
     Difference("answer_in_thinking_only", "score", IN_THINKING, _has_answer_in_thinking_only),
-    Difference("thinking_without_opening_tag", "score", None, _has_thinking_without_opening_tag),
+    Difference("thinking_without_opening_tag", "score", IN_THINKING, _has_thinking_without_opening_tag),
     Difference("upper_case_tags", "score", None, _has_upper_case_tags),
     Difference("spaces_in_tags", "score", None, _has_spaces_in_tag),
     Difference("empty_answer_scores_zero", "score", None, _has_empty_pair_only),
@@ -303,6 +330,22 @@ DIFFERENCES: Sequence[Difference] = (
         changed("num_eval_samples_per_task of 0", True, False),
     ),
     Difference("max_staleness_steps", "further setting", None, changed("max_staleness_steps", None, 8)),
+    Difference("no_slurm_by_default", "argument", None, changed("slurm", "True", "False")),
+    Difference(
+        "equal_scores_are_sent_if_allowed",
+        "variant",
+        None,
+        changed("ensure_scores_are_not_same off, equal scores", "not sent", "sent"),
+    ),
+    Difference("messages_of_groups", "variant", None, _has_messages_too),
+    # Metrics and evaluations.
+    Difference("completion_lengths_in_tokens", "metric", None, _is_completion_length),
+    Difference(
+        "questions_that_do_not_fit_are_unscored",
+        "evaluation",
+        None,
+        changed("prompt that does not fit", 0.0, None),
+    ),
     # Prompts and tasks.
     Difference("system_prompt", "item", "the system prompt has another wording", named("system")),
     Difference(
@@ -315,11 +358,23 @@ DIFFERENCES: Sequence[Difference] = (
             in ("circuit_logic", "jugs", "propositional_logic", "shortest_path", "syllogism", "tower_of_hanoi")
         ),
     ),
+    Difference("levels_of_reasoning_gym", "curriculum value", LEVELS, _is_complexity),
+    Difference("levels_of_reasoning_gym", "curriculum value before the first group", LEVELS, _is_complexity),
+    Difference("curriculum_counts_observed_tasks", "curriculum value", None, _counts_observed_tasks),
     Difference(
-        "levels_of_reasoning_gym",
+        "curriculum_counts_observed_tasks", "curriculum value before the first group", None, _counts_observed_tasks
+    ),
+    Difference(
+        "curriculum_reports_all_accuracies",
         "curriculum value",
-        "levels come from reasoning-gym's own curricula",
-        lambda seen: seen.where.endswith("_complexity") and seen.facts["is a share"],
+        None,
+        lambda seen: seen.where == "curriculum/avg_recent_accuracy" and seen.facts["is a share"],
+    ),
+    Difference(
+        "curriculum_counts_moves",
+        "curriculum value",
+        None,
+        lambda seen: seen.where == "curriculum/tasks_with_adjustments" and seen.ours <= seen.facts["observed tasks"],
     ),
 )
 """Tried in this order."""

@@ -71,12 +71,14 @@ def ordinary_texts(right: str, wrong: str) -> dict[str, str]:
     return {
         "right": f"<think>I work it out.</think>\n<answer>{right}</answer>",
         "right without thinking": f"<answer>{right}</answer>",
-        "right with words around it": f"<think>First this, then that.</think>The result: <answer>{right}</answer>. Done.",
+        "right with words around it": f"<think>First this.</think>The result: <answer>{right}</answer>. Done.",
         "right on its own line": f"<think>Hm.</think>\n<answer>\n{right}\n</answer>\n",
         "right after a closing tag only": f"I work it out.</think><answer>{right}</answer>",
         "right after upper-case thinking": f"<THINK>I work it out.</THINK><answer>{right}</answer>",
         "right after two thoughts": f"<think>One.</think> <think>Two.</think><answer>{right}</answer>",
-        "right after a wrong one in the thinking": f"<think>Is it <answer>{wrong}</answer>?</think><answer>{right}</answer>",
+        "right after a wrong one in the thinking": (
+            f"<think>Is it <answer>{wrong}</answer>?</think><answer>{right}</answer>"
+        ),
         "wrong": f"<think>I guess.</think><answer>{wrong}</answer>",
         "wrong after the right one in the thinking": (
             f"<think>Is it <answer>{right}</answer>?</think><answer>{wrong}</answer>"

@@ -32,8 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import wandb
 from atroposlib.envs.base import APIServerConfig
@@ -306,7 +305,7 @@ async def observe_scoring(side: Side, groups: Sequence[Group]) -> dict[str, Any]
         "groups": results,
         "dumps": _dumped(side.dumps_folder("scoring")),
         "empty list": await env.score([]),
-        "equal scores allowed": await _score_equal_scores(side, env, groups),
+        "variants": await _score_variants(side, env, groups),
     }
     await env.close()
     return found
@@ -375,14 +374,23 @@ def _numbered(result: Mapping[str, Any], given: Mapping[int, Mapping[str, Any]])
     return {"keys": sorted(result), "rollouts": rollouts}
 
 
-async def _score_equal_scores(side: Side, env: Any, groups: Sequence[Group]) -> str:
-    """What happens to a group with equal scores if `ensure_scores_are_not_same` allows it."""
+async def _score_variants(side: Side, env: Any, groups: Sequence[Group]) -> dict[str, Any]:
+    """What three settings change: masks, messages, and groups with equal scores."""
+    truncated = next(group for group in groups if group.plan == "some truncated")
+    env.config.mask_too_long_completions = False
+    unmasked = await env.score(_rollouts(truncated))
+    env.config.include_messages = True
+    with_messages = await env.score(_rollouts(truncated))
     other = side.make("equal", num_eval_samples_per_task=_fewest_questions(side), ensure_scores_are_not_same=False)
     await side.set_up_for_scoring(other)
     silent = next(group for group in groups if group.plan == "no usable answer")
-    result = await other.score(_rollouts(silent))
+    equal = await other.score(_rollouts(silent))
     await other.close()
-    return "not sent" if result is None else "sent"
+    return {
+        "mask_too_long_completions off, overrides": unmasked["overrides"],
+        "include_messages on, keys": sorted(with_messages),
+        "ensure_scores_are_not_same off, equal scores": "not sent" if equal is None else "sent",
+    }
 
 
 def _dumped(folder: Path) -> list[dict[str, Any]]:
@@ -610,17 +618,20 @@ async def observe_curriculum(side: Side) -> dict[str, Any]:
     await env.setup()
     await env.wandb_log({})
     before = side.logged.pop()
+    observed = set()
     for number in range(CURRICULUM_GROUPS):
         item = await env.get_next_item()
         if item is not None:
+            observed.add(item[1]["metadata"]["source_dataset"])
             await env.score(_own_rollouts(item, is_right=number % 4 > 0))
     await env.wandb_log({})
     after = side.logged.pop()
     found = {
-        "names before the first group": _curriculum_metrics(before),
+        "first metrics": _curriculum_metrics(before),
         "metrics": _curriculum_metrics(after),
         "keys of the statistics": sorted(env.get_curriculum_stats()),
         "tasks": sorted(env.task_names),
+        "observed tasks": len(observed),
     }
     await env.close()
     return found

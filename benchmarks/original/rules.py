@@ -1,4 +1,4 @@
-"""The rules of reward that both environments follow, written a third time, so that each environment can be held to them.
+"""The rules of reward that both environments follow, written a third time, so that both can be held to them.
 
 base scores ── length_penalty ──> scores ── is_sent ──> a group, or nothing
 """
