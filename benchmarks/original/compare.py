@@ -355,9 +355,21 @@ def compare_metrics(there: Seen, here: Seen) -> Iterator[Observation]:
         if name not in here:
             yield Observation("metric", name, value, "missing")
         elif name == "train/rollouts":
-            yield from compare_values("table", value, here[name])
+            yield from compare_tables(value, here[name])
         elif not is_time and abs(value - here[name]) > TOLERANCE:
             yield Observation("metric", name, value, here[name])
+
+
+def compare_tables(there: Seen, here: Seen) -> Iterator[Observation]:
+    """The columns, the number of rows, and the first row that is unlike. Both tables are sorted."""
+    yield from compare_values("table", _chosen(there, "columns"), _chosen(here, "columns"))
+    if len(there["rows"]) != len(here["rows"]):
+        yield Observation("table", "number of rows", len(there["rows"]), len(here["rows"]))
+        return
+    pairs = zip(there["rows"], here["rows"], strict=True)
+    unlike = [pair for pair in pairs if pair[0] != pair[1]]
+    if unlike:
+        yield Observation("table", "rows", unlike[0][0], unlike[0][1], {"rows that are unlike": len(unlike)})
 
 
 def compare_evaluation(there: Seen, here: Seen) -> Iterator[Observation]:

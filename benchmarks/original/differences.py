@@ -320,7 +320,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "unknown_settings_are_errors",
         "refused",
-        "unknown or misspelt settings are errors that suggest the nearest names",
+        "unknown or misspelt settings are errors",
         changed("misspelt name", False, True),
     ),
     Difference(
