@@ -137,6 +137,24 @@ def _is_unscored(seen: Observation) -> bool:
     return seen.facts["outcome"] in ("timeout", "memory", "crashed")
 
 
+EVALUATED_EXPRESSIONS = (
+    "countdown",
+    "intermediate_integration",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+)
+"""Tasks whose verifiers evaluate the answer as an expression. In the workers, a guarded evaluation replaces it."""
+
+
+def _is_text_that_guard_refuses(seen: Observation) -> bool:
+    """The whole answer is a text literal, which Python evaluates to the text in it."""
+    answers = _PAIR.findall(outside_thinking(seen.facts["text"]))
+    is_literal = len(answers) == 1 and re.fullmatch(r"\s*([\"']).+\1\s*", answers[0], re.DOTALL) is not None
+    is_evaluated = seen.facts["task"] in EVALUATED_EXPRESSIONS and seen.facts["grading"] == "native"
+    return is_literal and is_evaluated and seen.facts["failure"] is None and seen.ours == 0 < seen.original
+
+
 def _is_strict(seen: Observation) -> bool:
     """Both found the same answer, for which reasoning-gym pays what the original gives."""
     facts = seen.facts
@@ -287,6 +305,9 @@ DIFFERENCES: Sequence[Difference] = (
     Difference("strict_verification_accepts", "score", STRICT, _is_accepted_by_strict),
     Difference("strict_verification_refuses", "score", STRICT, _is_refused_by_strict),
     Difference("strict_verification_in_evaluation", "evaluation score", STRICT, _is_strict_in_evaluation),
+    Difference(
+        "guards_refuse_text_literals", "score", "verifiers run in sandboxed workers", _is_text_that_guard_refuses
+    ),
     # What a group has.
     Difference("short_completions_stay", "membership", KEPT, _is_short),
     Difference("extra_rollouts_stay", "membership", None, _is_beyond_group_size),

@@ -25,7 +25,15 @@ ZERO_ADVANTAGE = {"set_advantage_to_zero": True}
 
 
 def score_seen(text: str, original: float, ours: float, **facts: Any) -> Observation:
-    values = {"text": text, "grading": "native", "native": ours, "outcome": "wrong", "failure": None, **facts}
+    values = {
+        "task": "chain_sum",
+        "text": text,
+        "grading": "native",
+        "native": ours,
+        "outcome": "wrong",
+        "failure": None,
+        **facts,
+    }
     return Observation("score", "group 0", original, ours, values)
 
 
@@ -81,6 +89,15 @@ def test_strict_verification_explains_only_answers_that_reasoning_gym_pays_like_
     assert explain(score_seen(RIGHT, 1.0, 0.0, native=0.0, **strict)) is None
     assert explain(score_seen(RIGHT, 0.6, 0.0, native=0.6, **strict)) is None
     assert explain(score_seen(RIGHT, 0.2, 1.0, native=0.2)) is None
+
+
+def test_a_guard_explains_only_text_literals_of_verifiers_that_evaluate_the_answer() -> None:
+    quoted = '<answer>"x**2 + C"</answer>'
+    name = "guards_refuse_text_literals"
+    assert explain(score_seen(quoted, 1.0, 0.0, task="simple_integration")) == name
+    assert explain(score_seen(quoted, 1.0, 0.0, task="chain_sum")) is None
+    assert explain(score_seen(quoted, 0.0, 1.0, task="simple_integration")) is None
+    assert explain(score_seen("<answer>x**2 + C</answer>", 1.0, 0.0, task="simple_integration")) is None
 
 
 def test_an_answer_that_was_not_graded_is_unscored() -> None:
