@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.original.differences import DIFFERENCES, Observation, explain, names_without_row, outside_thinking
-from benchmarks.original.groups import GROUP_SIZE, MAX_TOKEN_LENGTH, Group, make_groups
+from benchmarks.original.groups import GROUP_SIZE, MAX_TOKEN_LENGTH, PLANS, Group, make_groups
 from benchmarks.original.rules import CORRECT, TOLERANCE, is_sent, length_penalty
 from reasoning_gym_environment.tasks.catalog import discover
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladders
@@ -409,7 +409,7 @@ def _compare_curriculum_values(subject: str, there: Seen, here: Seen, key: str) 
         found = here[key].get(name, "missing")
         facts = {
             "is a share": isinstance(found, float) and 0 <= found <= 1,
-            "served tasks": len(here["tasks"]),
+            "tasks of the original": len(there["tasks"]),
             "observed tasks": here["observed tasks"] if key == "metrics" else 0,
         }
         if found != value:
@@ -518,6 +518,8 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=GROUPS, help=f"number of groups (default: {GROUPS})")
     parser.add_argument("--seed", type=int, default=1, help="seed of the items and completions (default: 1)")
     chosen = parser.parse_args()
+    if chosen.groups < len(PLANS):
+        parser.error(f"--groups: expected at least {len(PLANS)}, one for each plan, got {chosen.groups}")
     script = chosen.atropos.resolve() / SCRIPT
     if not script.is_file():
         sys.exit(f"Expected a checkout of Atropos, but {script} does not exist.")

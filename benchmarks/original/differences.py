@@ -268,7 +268,7 @@ def _is_complexity(seen: Observation) -> bool:
 def _counts_observed_tasks(seen: Observation) -> bool:
     """The original counts all tasks from the start."""
     facts = seen.facts
-    counts = [facts["served tasks"], facts["observed tasks"]]
+    counts = [facts["tasks of the original"], facts["observed tasks"]]
     return seen.where == "curriculum/total_tasks_tracked" and [seen.original, seen.ours] == counts
 
 

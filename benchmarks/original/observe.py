@@ -495,6 +495,12 @@ def _groups_to_sample(groups: Sequence[Group]) -> list[Group]:
     return [group for group in fits if group.plan in plans and group.level is None][:SAMPLED_GROUPS]
 
 
+def _texts_to_sample(group: Group) -> list[str]:
+    """The texts that both environments must treat alike: at least ten tokens, and no empty answer."""
+    texts = [attempt.text for attempt in group.attempts]
+    return [text for text in texts if len(text) >= 10 and "<answer></answer>" not in text]
+
+
 def _describe_item(item: Any) -> dict[str, Any]:
     messages, entry, dataset = item
     dicts = [dict(message) for message in messages]
@@ -529,8 +535,7 @@ def _as_item(group: Group) -> tuple[Any, dict[str, Any], Any]:
 
 
 async def _sample_group(env: Any, group: Group, server: ScriptedServer) -> dict[str, Any]:
-    # A completion of fewer than ten tokens would leave the group of the original.
-    server.replies[group.entry["question"]] = [attempt.text for attempt in group.attempts if len(attempt.text) >= 10]
+    server.replies[group.entry["question"]] = _texts_to_sample(group)
     item = _as_item(group)
     result, backlog = await env.collect_trajectories(item)
     if result is not None:
@@ -568,11 +573,11 @@ async def _observe_evaluation(side: Side, env: Any, groups: Sequence[Group], ser
     server.drain()
     scores = []
     for group in groups:
-        for attempt in group.attempts[:4]:
-            server.replies[group.entry["question"]] = [attempt.text]
+        for text in _texts_to_sample(group)[:4]:
+            server.replies[group.entry["question"]] = [text]
             _, entry, dataset = _as_item(group)
             score = await env.rollout_and_score_eval((entry, dataset))
-            scores.append({"group": group.number, "task": group.task, "text": attempt.text, "score": score})
+            scores.append({"group": group.number, "task": group.task, "text": text, "score": score})
     one_by_one = server.drain()
     _, entry, dataset = _as_item(groups[0])
     too_long = await env.rollout_and_score_eval(({**entry, "question": NEVER_FITS}, dataset))
