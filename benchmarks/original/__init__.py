@@ -1,0 +1,1 @@
+"""The comparison with the original environment: compare.py and its parts."""
