@@ -22,6 +22,8 @@ import random
 import sys
 import uuid
 from collections.abc import Awaitable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import wandb
@@ -98,7 +100,6 @@ class ReasoningGymEnv(BaseEnv):
             super().__init__(without_file, servers, slurm=slurm, testing=testing)
         self.config = config
         self.mode = Mode.LIBRARY
-        self.datadumps_dir = config.dumps_folder
         self.task_names: list[str] = []
         """The tasks that are served."""
         self.test_items_with_scorers: list[TestItem] = []
@@ -233,7 +234,7 @@ class ReasoningGymEnv(BaseEnv):
         """Keep some rollouts of a group for the table `train/rollouts`."""
         rows = table_rows(
             scored_data,
-            decode=self.tokenizer.decode,
+            decode=partial(self.tokenizer.decode, skip_special_tokens=True),
             keep=self.config.num_rollouts_per_group_for_logging,
             expected_answer="" if item is None else item[1].get("answer"),
             task="" if item is None else episode_of(item).problem.task,
@@ -335,6 +336,17 @@ class ReasoningGymEnv(BaseEnv):
         self._run_id = value
         if self._pipeline:
             self._pipeline.run.telemetry.dumps.run_id = value
+
+    @property
+    def datadumps_dir(self) -> Path:
+        """The folder of the dumps. A new folder is used from the next file on."""
+        return self._pipeline.run.telemetry.dumps.folder if self._pipeline else self.config.dumps_folder
+
+    @datadumps_dir.setter
+    def datadumps_dir(self, folder: str | Path) -> None:
+        self.config.data_dumps_dir = str(folder)
+        if self._pipeline:
+            self._pipeline.run.telemetry.dumps.folder = Path(folder)
 
     @property
     def percent_correct_buffer(self) -> list[float]:

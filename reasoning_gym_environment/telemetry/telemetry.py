@@ -360,7 +360,7 @@ class RolloutDumps:
     def __init__(self, folder: Path, run_id: str, version: str, *, kinds: Iterable[str]) -> None:
         self.run_id = run_id
         self._version = version
-        self._folder = folder
+        self.folder = folder
         self._counts = {kind: Counter[str]() for kind in kinds}
         self._logs: dict[str, AppendLog] = {}
         # A call to a disk that hangs must block neither the event loop nor the shutdown of the process.
@@ -465,7 +465,7 @@ class RolloutDumps:
         counts = self._counts[kind]
         while True:
             name = f"{FILE_STEM}_{kind}_{self.run_id}_{counts['batch']:04d}.jsonl"
-            log = AppendLog(self._folder / name)
+            log = AppendLog(self.folder / name)
             if log.count < GROUPS_PER_FILE[kind]:
                 self._logs[kind] = log
                 return log

@@ -363,11 +363,18 @@ async def test_a_checkpoint_that_a_subclass_cannot_save_costs_no_training(made: 
     assert "is not JSON serializable" in env.run.failures.last_detail
 
 
-async def test_attributes_of_the_original_can_be_read_and_set(made: Command) -> None:
-    env = made(ReasoningGymEnv, complexity_mode="random", include_tasks="chain_sum,gcd,jugs")
+async def test_attributes_of_the_original_can_be_read_and_set(made: Command, tmp_path: Path) -> None:
+    env = made(ReasoningGymEnv, complexity_mode="random", include_tasks="chain_sum,gcd,jugs", dump_rollouts=True)
     env.run_uuid = "mine"
     env.iter = 7
+    env.datadumps_dir = str(tmp_path / "mine")
     await env.setup()
+    assert env.datadumps_dir == tmp_path / "mine"
+    await env.collect_trajectories(await env.get_next_item())
+    assert len(dumped(tmp_path / "mine", "*_rollouts_mine_0000.jsonl")) == 1
+    env.datadumps_dir = tmp_path / "other"
+    assert env.run.telemetry.dumps.folder == tmp_path / "other"
+    env.iter = 7
     assert (env.iter, env.run_uuid, env.run.run_id) == (7, "mine", "mine")
     await env.get_next_item()
     assert env.iter == 8
