@@ -131,9 +131,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     @model_validator(mode="before")
     @classmethod
     def _unknown_fields_fail_with_the_nearest_name(cls, values: Any) -> Any:
-        for name in values if isinstance(values, dict) else ():
-            if name not in cls.model_fields:
-                raise ValueError(str(unknown_name("setting", str(name), cls.model_fields, SETTINGS_ARE_LISTED)))
+        names = values if isinstance(values, dict) else {}
+        unknown = [str(name) for name in names if name not in cls.model_fields]
+        if unknown:
+            errors = [unknown_name("setting", name, cls.model_fields, SETTINGS_ARE_LISTED) for name in unknown]
+            raise ValueError(" ".join(map(str, errors)))
         return values
 
     @field_validator(*LIMITS)

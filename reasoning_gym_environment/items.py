@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias, cast
 
 from atroposlib.envs.base import ScoredDataGroup
@@ -192,7 +193,7 @@ def why_malformed(group: Any) -> str | None:
     lengths = {len(group[key]) for key in REQUIRED_KEYS}
     if len(lengths) != 1:
         return "its tokens, masks and scores have different lengths"
-    if not all(isinstance(score, (int, float)) and math.isfinite(score) for score in group["scores"]):
+    if not all(isinstance(score, Real) and math.isfinite(score) for score in group["scores"]):
         return f"expected finite numbers as scores, got {group['scores']!r:.200}"
     return None
 

@@ -29,7 +29,6 @@ from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from .inference.prompts import Sampling, as_dicts, build_messages
 from .items import (
     Item,
-    completion_of,
     episode_of,
     rollout_dicts,
     rollouts_scored_elsewhere,
@@ -86,7 +85,7 @@ class GroupPipeline:
             if not completions:
                 return None
             rollouts = rollout_dicts(item, episode, completions)
-            group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, rollouts, score))
+            group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, completions, score(rollouts)))
             return group
         except (asyncio.CancelledError, EnvironmentSetupError):
             self.abandon(episode)
@@ -98,17 +97,18 @@ class GroupPipeline:
     async def _scored(
         self,
         episode: Episode,
-        rollouts: list[dict[str, Any]],
-        score: ScoreMethod,
+        completions: list[Completion],
+        scoring: Awaitable[ScoredDataGroup | None],
     ) -> ScoredDataGroup | None:
-        """Let `score` score the rollouts, dump the group, and end the attempt if there is no group to send."""
-        completions = [completion_of(rollout) for rollout in rollouts]
-        group = await score(rollouts)
+        """The group that `scoring` returns, which is dumped. Without a group to send, the attempt ends here."""
+        group = await scoring
         if group is not None:
             problem = why_malformed(group)
             if problem is not None:
                 self.drop(episode, GroupOutcome.DROPPED, f"score() of a subclass: {problem}")
                 return None
+            # A subclass may compute them with numpy, whose numbers JSON does not know.
+            group["scores"] = [float(score) for score in group["scores"]]
             if episode.rollouts:
                 episode.rollouts = take_scores(episode.rollouts, group)
             else:

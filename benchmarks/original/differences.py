@@ -295,12 +295,22 @@ DIFFERENCES: Sequence[Difference] = (
     # What counts as an answer, and as a right answer.
     Difference("answer_in_thinking_only", "score", IN_THINKING, _has_answer_in_thinking_only),
     Difference("thinking_without_opening_tag", "score", IN_THINKING, _has_thinking_without_opening_tag),
-    Difference("upper_case_tags", "score", None, _has_upper_case_tags),
-    Difference("spaces_in_tags", "score", None, _has_spaces_in_tag),
-    Difference("empty_answer_scores_zero", "score", None, _has_empty_pair_only),
-    Difference("empty_pair_is_ignored", "score", None, _has_empty_pair_besides_answer),
-    Difference("mention_of_the_tag_before_the_answer", "score", None, _mentions_tag_before_answer),
-    Difference("second_answer_never_closed", "score", None, _has_second_answer_never_closed),
+    Difference("upper_case_tags", "score", "answer tags may be in upper case or hold blanks", _has_upper_case_tags),
+    Difference("spaces_in_tags", "score", "answer tags may be in upper case or hold blanks", _has_spaces_in_tag),
+    Difference("empty_answer_scores_zero", "score", "an empty pair is no answer", _has_empty_pair_only),
+    Difference("empty_pair_is_ignored", "score", "an empty pair is no answer", _has_empty_pair_besides_answer),
+    Difference(
+        "mention_of_the_tag_before_the_answer",
+        "score",
+        "a mention of `<answer>` before the pair is ignored",
+        _mentions_tag_before_answer,
+    ),
+    Difference(
+        "second_answer_never_closed",
+        "score",
+        "an `<answer>` after the answer that is never closed makes two answers",
+        _has_second_answer_never_closed,
+    ),
     Difference("unscored_answers", "score", UNSCORED, _is_unscored),
     Difference("strict_verification_accepts", "score", STRICT, _is_accepted_by_strict),
     Difference("strict_verification_refuses", "score", STRICT, _is_refused_by_strict),
@@ -310,15 +320,35 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     # What a group has.
     Difference("short_completions_stay", "membership", KEPT, _is_short),
-    Difference("extra_rollouts_stay", "membership", None, _is_beyond_group_size),
+    Difference(
+        "extra_rollouts_stay",
+        "membership",
+        "a group with more completions than `group_size` stays whole",
+        _is_beyond_group_size,
+    ),
     Difference("short_completions_stay", "override", KEPT, _is_short_and_masked),
-    Difference("masked_differences_are_not_sent", "group", None, _differs_only_where_masked),
+    Difference(
+        "masked_differences_are_not_sent",
+        "group",
+        "groups that differ only in completions without advantage are not sent",
+        _differs_only_where_masked,
+    ),
     # Dumps.
-    Difference("all_right_groups_are_dumped", "dump", None, _is_all_right_and_dumped),
-    Difference("right_but_too_long_is_no_failure", "dump", None, _is_right_but_too_long),
+    Difference("all_right_groups_are_dumped", "dump", "groups that are all right are dumped", _is_all_right_and_dumped),
+    Difference(
+        "right_but_too_long_is_no_failure",
+        "dump",
+        "a group of right answers that are all too long has not failed",
+        _is_right_but_too_long,
+    ),
     Difference("dumps_follow_the_scores", "dump", STRICT, _failed_only_for_the_original),
     Difference("short_completions_stay", "dumped rollouts", KEPT, _dump_lacks_short_completions),
-    Difference("extra_rollouts_stay", "dumped rollouts", None, _dump_has_more_than_group_size),
+    Difference(
+        "extra_rollouts_stay",
+        "dumped rollouts",
+        "a group with more completions than `group_size` stays whole",
+        _dump_has_more_than_group_size,
+    ),
     Difference(
         "dumps_are_written_at_once",
         "dump files before the end",
@@ -347,24 +377,33 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "evaluation_without_questions",
         "refused",
-        None,
+        "`num_eval_samples_per_task: 0` turns evaluations off",
         changed("num_eval_samples_per_task of 0", True, False),
     ),
-    Difference("max_staleness_steps", "further setting", None, changed("max_staleness_steps", None, 8)),
-    Difference("no_slurm_by_default", "argument", None, changed("slurm", "True", "False")),
+    Difference(
+        "max_staleness_steps",
+        "further setting",
+        "a group that is older than `max_staleness_steps`",
+        changed("max_staleness_steps", None, 8),
+    ),
+    Difference(
+        "no_slurm_by_default", "argument", "the class has `slurm=False` by default", changed("slurm", "True", "False")
+    ),
     Difference(
         "equal_scores_are_sent_if_allowed",
         "variant",
-        None,
+        "`ensure_scores_are_not_same: False` sends groups with equal scores",
         changed("ensure_scores_are_not_same off, equal scores", "not sent", "sent"),
     ),
-    Difference("messages_of_groups", "variant", None, _has_messages_too),
+    Difference("messages_of_groups", "variant", "with `include_messages`, groups have the messages", _has_messages_too),
     # Metrics and evaluations.
-    Difference("completion_lengths_in_tokens", "metric", None, _is_completion_length),
+    Difference(
+        "completion_lengths_in_tokens", "metric", "`train/completion_lengths*` counts tokens", _is_completion_length
+    ),
     Difference(
         "questions_that_do_not_fit_are_unscored",
         "evaluation",
-        None,
+        "a question whose prompt does not fit is unscored",
         changed("prompt that does not fit", 0.0, None),
     ),
     # Prompts and tasks.
@@ -372,7 +411,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "tasks_not_trained_on",
         "tasks of random",
-        None,
+        "six tasks are not trained on",
         lambda seen: (
             seen.ours == "not served"
             and seen.where
@@ -381,20 +420,28 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference("levels_of_reasoning_gym", "curriculum value", LEVELS, _is_complexity),
     Difference("levels_of_reasoning_gym", "curriculum value before the first group", LEVELS, _is_complexity),
-    Difference("curriculum_counts_observed_tasks", "curriculum value", None, _counts_observed_tasks),
     Difference(
-        "curriculum_counts_observed_tasks", "curriculum value before the first group", None, _counts_observed_tasks
+        "curriculum_counts_observed_tasks",
+        "curriculum value",
+        "the curriculum reports tasks that it has observed",
+        _counts_observed_tasks,
+    ),
+    Difference(
+        "curriculum_counts_observed_tasks",
+        "curriculum value before the first group",
+        "the curriculum reports tasks that it has observed",
+        _counts_observed_tasks,
     ),
     Difference(
         "curriculum_reports_all_accuracies",
         "curriculum value",
-        None,
+        "the curriculum reports tasks that it has observed",
         lambda seen: seen.where == "curriculum/avg_recent_accuracy" and seen.facts["is a share"],
     ),
     Difference(
         "curriculum_counts_moves",
         "curriculum value",
-        None,
+        "the curriculum reports tasks that it has observed",
         lambda seen: seen.where == "curriculum/tasks_with_adjustments" and seen.ours <= seen.facts["observed tasks"],
     ),
 )

@@ -93,6 +93,8 @@ async def process(env: Hooks) -> None:
     try:
         if groups.count:
             logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
+        if groups.count >= config.total_steps:
+            logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
         if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.budget)
             await env.setup()

@@ -59,7 +59,7 @@ async def test_the_log_says_now_and_then_how_full_the_dumps_are(
     for index in range(100):
         await telemetry.dump(make_group([1.0], index=index))
         if index == 36:
-            await telemetry.dump(make_group([0.0]))
+            await telemetry.dump_if_failed(make_group([0.0]))
             telemetry.observe(make_group([1.0]))
             telemetry.drain()
     assert "exact. Groups in the open dumps: 37/100 rollouts, 1/50 FAILED_rollouts." in caplog.text
@@ -68,7 +68,7 @@ async def test_the_log_says_now_and_then_how_full_the_dumps_are(
     full.append(f"Wrote 100 groups of rollouts to {path}.")
     assert [message for message in caplog.messages if str(path) in message] == full
     for _ in range(5):
-        await telemetry.dump(make_group([0.0]))
+        await telemetry.dump_if_failed(make_group([0.0]))
     assert "has 5 of 50 groups of FAILED_rollouts" in caplog.text
     await telemetry.dumps.close()
 
