@@ -5,7 +5,8 @@
     get_next_item                         pipeline.draw
     collect_trajectories, score           pipeline.make, which calls score; pipeline.score
     handle_send_to_api                    pipeline.send
-    evaluate, rollout_and_score_eval      atropos/evaluate.py, which calls rollout_and_score_eval for each question
+    evaluate                              atropos/evaluate.py
+    rollout_and_score_eval                atropos/asked_questions.py
     wandb_log, setup_wandb                run.drain_metrics, telemetry/wandb_log.py
     env_manager, process_manager          the commands `serve` and `process`: atropos/serve.py, atropos/process.py
     save_checkpoint, load_checkpoint      trainer/checkpoints.py
@@ -35,7 +36,8 @@ from atroposlib.envs.base import (
 )
 
 from .atropos import command_line, preflight
-from .atropos.evaluate import evaluate, evaluate_command, rollout_and_score
+from .atropos.asked_questions import rollout_and_score
+from .atropos.evaluate import evaluate, evaluate_command
 from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve

@@ -1,0 +1,99 @@
+"""The questions of an evaluation and how each is asked, both of which a subclass may change.
+
+    env.test_items_with_scorers ── asked_questions ──> EvalSet
+    a question of it ── QuestionsOfHook ──> env.rollout_and_score_eval ──> its score and its sample
+
+`rollout_and_score_eval` returns only a score. So our own method leaves the sample of the question, with its completion,
+in a context variable, and QuestionsOfHook takes it from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from contextvars import ContextVar
+from typing import Any
+
+from ..errors import EnvironmentSetupError
+from ..evaluation.questions import EvalSet
+from ..evaluation.runner import sample_of, scored_fields
+from ..items import TestItem, problem_of
+from ..records import Problem, Score, outcome_of
+from .hooks import Hooks
+
+
+async def make_questions(env: Hooks) -> None:
+    """Make the questions of `env.test_items_with_scorers`, unless they exist or a subclass has a list of its own.
+
+    Raises EnvironmentSetupError if there is no question.
+    """
+    if env.test_items_with_scorers is env.run.test_items:
+        await env.run.questions()
+
+
+async def asked_questions(env: Hooks) -> EvalSet:
+    """The questions of `env.test_items_with_scorers`, which a subclass may have edited or replaced."""
+    run = env.run
+    await make_questions(env)
+    problems = [problem_of(entry, dataset) for entry, dataset in env.test_items_with_scorers]
+    return run.eval_set_of(problems)
+
+
+_samples_of_hook: ContextVar[list[dict[str, Any]]] = ContextVar("_samples_of_hook")
+"""Receives the sample of a question, because `rollout_and_score_eval` returns only its score."""
+
+
+class QuestionsOfHook:
+    """Asks each question through the environment's method `rollout_and_score_eval`.
+
+    What the method returns is the score. The sample also has the completion if the method is ours, or calls ours.
+    """
+
+    def __init__(self, env: Hooks) -> None:
+        self._env = env
+        self._items: dict[tuple[str, str], TestItem] = {}
+        for entry, dataset in env.test_items_with_scorers:
+            self._items[_key(problem_of(entry, dataset))] = (entry, dataset)
+
+    async def __call__(self, problem: Problem, attempt: int) -> dict[str, Any]:
+        samples: list[dict[str, Any]] = []
+        # Each question is asked in a task of its own, which has its own context.
+        _samples_of_hook.set(samples)
+        try:
+            score = await self._env.rollout_and_score_eval(self._items[_key(problem)])
+        except EnvironmentSetupError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            reason = f"rollout_and_score_eval failed: {type(error).__name__}: {error}"
+            return sample_of(problem, attempt, unscored_reason=reason)
+        sample = samples[-1] if samples else sample_of(problem, attempt)
+        return {**sample, "attempt": attempt, **_fields_of_hook(sample, score)}
+
+
+def _key(problem: Problem) -> tuple[str, str]:
+    recipe = json.dumps(problem.config, sort_keys=True, default=str)
+    return problem.task, f"{problem.index}/{problem.seed}/{recipe}/{problem.question}"
+
+
+def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:
+    """The fields of a sample that the score of a subclass changes."""
+    if score == sample["credit"]:
+        return {}
+    if score is None:
+        return scored_fields(None, "rollout_and_score_eval returned no score")
+    if not isinstance(score, (int, float)) or not math.isfinite(score):
+        return scored_fields(None, f"rollout_and_score_eval returned {score!r:.100}")
+    value = float(score)
+    answer = sample["model_parsed"]
+    return scored_fields(Score(value, outcome_of(value), answer=answer, native=value), credit=value)
+
+
+async def rollout_and_score(env: Hooks, test_item: TestItem) -> float | None:
+    """What `rollout_and_score_eval` does: the score of one question, or None if it could not be scored."""
+    sample = await env.run.evaluator.evaluate_one(problem_of(*test_item))
+    with contextlib.suppress(LookupError):
+        # Nobody waits for the sample if other code calls the method.
+        _samples_of_hook.get().append(sample)
+    credit: float | None = sample["credit"]
+    return credit
