@@ -55,6 +55,7 @@ async def test_the_length_penalty_follows_a_lower_limit_of_the_trainer(
     env.state.max_token_len = trainer
     # 175 tokens are half way from 75 to 100 % of a limit of 200, of which Atropos takes one token less.
     group = await env.score([rollout(item, RIGHT), rollout(item, RIGHT, prompt=3, length=171)])
+    assert env.percent_correct_buffer == [1.0, 1.0], "the penalty does not make an answer wrong"
     if group is None:
         assert last == 1.0, "equal rewards"
     else:

@@ -13,6 +13,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
+from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, Evaluator
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.inference.spending import Spending
@@ -120,6 +121,17 @@ async def test_a_grading_without_a_verdict_is_tried_once_more(
     sample = await evaluator(scorer=FakeScorer(Score(0.0, outcome))).evaluate_one(make_problem())
     assert (sample["score"], sample["outcome"], sample["unscored_reason"]) == verdict
     assert sample["messages"][-1]["content"] == "<answer>5</answer>"
+
+
+@pytest.mark.parametrize(("partial_credit", "mean"), [("exact", 0.0), ("native", 0.75)])
+async def test_the_mean_score_follows_partial_credit_and_the_accuracy_does_not(
+    make_problem: Any, partial_credit: Any, mean: float
+) -> None:
+    nearly_right = FakeScorer(Score(0.0, Outcome.WRONG, answer="4", native=0.75))
+    sample = await evaluator(scorer=nearly_right, partial_credit=partial_credit).evaluate_one(make_problem())
+    estimates = summarise([sample]).overall.estimates
+    assert [estimates[name].value for name in ("mean_score", "accuracy", "exact")] == [mean, 0.0, 0.0]
+    assert (sample["score"], sample["credit"], sample["correct"]) == (0.0, mean, False)
 
 
 async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run: Any, tmp_path: Path) -> None:

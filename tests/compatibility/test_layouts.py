@@ -10,10 +10,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from .env_support import SERVE_ITEMS
-from .support import run
+from ..env_support import SERVE_ITEMS
+from ..support import run
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "reasoning_gym_environment"
 LONG_NAME = f"environments.{NAME}"
 CHECK_IMPORTS = """
