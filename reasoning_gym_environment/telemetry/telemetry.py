@@ -1,6 +1,6 @@
 """Metrics, log lines and dumps of a run. Every scored group passes through here once, before it is filtered.
 
-    group ──observe──> metrics of this log step, one log line, signs of reward hacking
+    group ──observe──> metrics of this log step, one log line, a sign of reward hacking
         └──dump──────> files of rollouts, if the settings ask for them
         └──outcomes──> counts of what happened to groups, by task (including groups that were never scored)
 
