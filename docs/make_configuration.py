@@ -54,7 +54,7 @@ ATROPOS = {
 
 SERVER = {
     "model_name": "The name under which the server has the model.",
-    "server_type": "Type of the server: vllm, sglang, trl or openai.",
+    "server_type": "Type of the server: vllm, sglang or openai.",
     "tokenizer_name": "Tokenizer of the server's model. With none, the tokenizer is env.tokenizer_name.",
     "api_key": "API key of the server. Prefer api_key_env.",
     "base_url": "Address of the server. It usually ends in /v1.",
@@ -95,8 +95,8 @@ SERVERS = """\
 ## Inference servers
 
 Set these with `--openai.NAME VALUE`, or in YAML under `openai:`. For several servers, write a list in YAML; each entry
-starts with the defaults. Except for `api_key_env`, the names are the names of Atropos. `server_type` is `vllm`,
-`sglang` or `trl`. The type `openai` works with `process` and `evaluate` only.
+starts with the defaults. Except for `api_key_env`, the names are the names of Atropos. `server_type` is `vllm`
+or `sglang`. The type `openai` works with `process` and `evaluate` only.
 
 For an API key, set `api_key_env` to the name of an environment variable that holds the key. Without this setting,
 `openai` servers use the variable `OPENAI_API_KEY`. The flag `--openai.api_key` works too, but all users of the machine

@@ -18,7 +18,7 @@ import aiohttp
 import wandb
 from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
-from atroposlib.envs.server_handling import sglang_server, trl_vllm_server, vllm_server
+from atroposlib.envs.server_handling import sglang_server, vllm_server
 from transformers import AutoTokenizer
 
 from ..config import ReasoningGymEnvConfig
@@ -59,7 +59,6 @@ MOST_OPEN_FILES = 65_536
 ATROPOS_MODULES: tuple[ModuleType, ...] = (
     base,
     sglang_server,
-    trl_vllm_server,
     vllm_server,
 )
 """Atropos' modules that load tokenizers."""
@@ -68,13 +67,19 @@ ATROPOS_MODULES: tuple[ModuleType, ...] = (
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
     """Server settings ready for use: with the environment's tokenizer and a placeholder key where they have none.
 
-    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first.
+    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first, and for the
+    type `trl`.
     """
     each = _each(servers)
     types = sorted({server.server_type for server in each})
     if len(types) != 1:
         raise EnvironmentSetupError(
             f"All inference servers must have one server_type, got {', '.join(types) or 'no server at all'}."
+        )
+    if types == ["trl"]:
+        raise EnvironmentSetupError(
+            "openai.server_type trl is the server of TRL before 1.11, which is not supported. Newer releases of "
+            "`trl vllm-serve` start a vLLM server: set openai.server_type to vllm."
         )
     completed = [_complete(server, tokenizer_name) for server in each]
     return completed[0] if isinstance(servers, ServerBaseline) else completed
@@ -210,7 +215,7 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
         if not _may_train_from_text():
             raise EnvironmentSetupError(
                 "serve needs token ids, which the chat API does not give: set openai.server_type to vllm (a stock "
-                "`vllm serve` will do), sglang or trl."
+                "`vllm serve` will do) or sglang."
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
     _check_wandb(config)

@@ -221,12 +221,6 @@ class InferenceClient:
                 problem = detail
                 kind = f"completions with {invalid_reason}, sent without advantage"
                 self.events.note(kind, f"{server.address}: {detail}")
-            if sampled.logprobs is None and server.has_tokens:
-                # Newer releases of TRL report them. Atropos' example trainer fails without them.
-                self.events.note(
-                    "completions without log probabilities, sent as they are",
-                    server.address,
-                )
             completion = self._completion(sampled, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
         # The tokens of invalid completions are replaced, but they were generated.
@@ -251,7 +245,7 @@ class InferenceClient:
         unknown = [token for token in sampled.ids if not self._is_token(token)]
         if unknown:
             return "unknown_tokens", f"the tokenizer has no token {unknown[0]!r:.60}"
-        problem = _problem_of(sampled.logprobs, len(sampled.ids))
+        problem = _problem_of(sampled.logprobs or [], len(sampled.ids))
         if problem:
             return "bad_logprobs", problem
         return None, ""
@@ -302,10 +296,8 @@ async def _reply_in_time(server: ServerAdapter, prompt: Prompt, sampling: Sampli
         ) from error
 
 
-def _problem_of(logprobs: list[Any] | None, count: int) -> str:
+def _problem_of(logprobs: list[Any], count: int) -> str:
     """What is wrong with the log probabilities of `count` tokens, or ""."""
-    if logprobs is None:
-        return ""
     if len(logprobs) != count:
         return f"{len(logprobs)} log probabilities for {count} tokens"
     for logprob in logprobs:

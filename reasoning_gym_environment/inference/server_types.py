@@ -3,7 +3,6 @@
 openai.server_type   endpoint                                                 token ids and log probabilities
 vllm                 /generate (Atropos' server) or /v1/completions (vLLM)    yes
 sglang               /generate                                                yes
-trl                  /generate/ (before TRL 1.11)                             yes; older releases: token ids only
 openai               /v1/chat/completions                                     no: text, fit for evaluation
 """
 
@@ -141,34 +140,6 @@ def _of_meta_info(meta: Mapping[str, Any]) -> Sampled:
     return Sampled(reason, ids, logprobs)
 
 
-class TrlAdapter(ServerAdapter):
-    """TRL's `vllm-serve` before 1.11, which takes text. Older releases report no log probabilities."""
-
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        # vLLM adds its own beginning-of-sequence token to a text.
-        text = prompt.text.removeprefix(self._tokenizer.bos_token or "")
-        request = {"prompts": [text], **sampling.parameters}
-        return await self._read(f"{self.root}/generate/", request, prompt)
-
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        all_ids = reply["completion_ids"]
-        all_logprobs = reply.get("logprobs") or [None] * len(all_ids)
-        completions = []
-        for ids, logprobs in zip(all_ids, all_logprobs, strict=True):
-            is_ended = self._tokenizer.eos_token_id in ids[-1:]
-            reason = "stop" if is_ended else "length"
-            completions.append(Sampled(reason, ids, _first_of_each(logprobs)))
-        prompts = reply.get("prompt_ids")
-        return Reply(completions, prompts[0] if prompts else None)
-
-
-def _first_of_each(logprobs: list[Any] | None) -> list[Any] | None:
-    """Newer releases wrap each log probability in a list of the top k."""
-    if logprobs is None:
-        return None
-    return [logprob[0] if isinstance(logprob, list) else logprob for logprob in logprobs]
-
-
 class ChatAdapter(ServerAdapter):
     """A server with OpenAI's chat API: text only."""
 
@@ -267,7 +238,6 @@ class HarnessAdapter(ServerAdapter):
 ADAPTERS = {
     "VLLMServer": VllmAdapter,
     "SGLangServer": SglangAdapter,
-    "TrlVllmServer": TrlAdapter,
     "OpenAIServer": ChatAdapter,
     "ServerHarness": HarnessAdapter,
 }

@@ -51,7 +51,7 @@ KEY = "openai.api_key"
 ACCOUNT = "the account balance at the provider"
 ADDRESS = (
     "openai.base_url, which usually ends in /v1, openai.model_name, and openai.server_type (vllm for a vLLM server and "
-    "for `trl vllm-serve` from TRL 1.11 on; openai for others with an OpenAI API)"
+    "for `trl vllm-serve`; openai for others with an OpenAI API)"
 )
 REMEDIES = {
     401: KEY,

@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unkn
 from ..records import plain
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import load_facts, low_entropy_note
+from .measured_data import load_facts
 
 logger = logging.getLogger(__name__)
 
@@ -130,10 +130,6 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
             )
     catalog = catalog.without(refused)
     _log(catalog)
-    facts = load_facts(library.load().version)
-    note = low_entropy_note(catalog.names, facts, with_levels=settings.complexity_mode is not None)
-    if note:
-        logger.info("%s.", note)
     return catalog
 
 

@@ -13,18 +13,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-
-LOW_ENTROPY = 300
-"""A config with fewer different questions than this repeats its questions within an ordinary run."""
-
-MIN_REPEATS = 2
-"""A single repetition may be chance."""
 
 
 def packaged(name: str) -> Any:
@@ -49,17 +43,6 @@ class ItemFacts:
     ms: float
     failed: int = 0
 
-    @property
-    def is_low_entropy(self) -> bool:
-        """Whether the config has fewer than LOW_ENTROPY different questions, according to these draws.
-
-        If N questions are equally likely, n draws show N (1 - (1 - 1/N)^n) different questions on average (the
-        occupancy problem). If some questions are likelier than others, the draws show fewer, and N seems smaller than
-        it is, which errs on the safe side.
-        """
-        expected = LOW_ENTROPY * (1 - (1 - 1 / LOW_ENTROPY) ** self.draws)
-        return self.draws - self.distinct >= MIN_REPEATS and self.distinct < expected
-
 
 @dataclass(frozen=True)
 class TaskFacts:
@@ -67,10 +50,6 @@ class TaskFacts:
 
     default: ItemFacts
     levels: tuple[ItemFacts, ...] = field(default=())
-
-    @property
-    def low_entropy_levels(self) -> list[int]:
-        return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
 
 
 @functools.cache
@@ -84,24 +63,6 @@ def load_facts(version: str) -> Mapping[str, TaskFacts]:
 def _facts(entry: Mapping[str, Any]) -> TaskFacts:
     levels = [ItemFacts(**level) for level in entry["levels"]]
     return TaskFacts(ItemFacts(**entry["default"]), tuple(levels))
-
-
-def low_entropy_note(tasks: Iterable[str], facts: Mapping[str, TaskFacts], *, with_levels: bool) -> str:
-    """A line on the served tasks that repeat a few questions; "" if there are none.
-
-    `with_levels` means that the items come from the levels of the ladders and not from the default configs.
-    """
-    poor = [task for task in sorted(tasks) if task in facts and _is_poor(facts[task], with_levels)]
-    if not poor:
-        return ""
-    weights = ",".join(f"{task}=0.2" for task in poor)
-    return f"{', '.join(poor)} repeat the same few questions; to draw them less often, set task_weights: '{weights}'"
-
-
-def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
-    if with_levels and facts.levels:
-        return 2 * len(facts.low_entropy_levels) > len(facts.levels)
-    return facts.default.is_low_entropy
 
 
 # --- verifiers

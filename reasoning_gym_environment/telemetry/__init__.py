@@ -1,1 +1,1 @@
-"""What a run tells: metrics, group outcomes, dumps and tables of rollouts, signs of reward hacking."""
+"""What a run tells: metrics, group outcomes, dumps and tables of rollouts, a sign of reward hacking."""

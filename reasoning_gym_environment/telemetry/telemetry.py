@@ -1,6 +1,6 @@
 """Metrics, log lines and dumps of a run. Every scored group passes through here once, before it is filtered.
 
-    group ──observe──> metrics of this log step, one log line, signs of reward hacking
+    group ──observe──> metrics of this log step, one log line, a sign of reward hacking
         └──dump──────> files of rollouts, if the settings ask for them
         └──outcomes──> counts of what happened to groups, by task (including groups that were never scored)
 
@@ -22,14 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from ..errors import EnvironmentSetupError
 from ..records import (
@@ -45,9 +43,6 @@ from ..utils.resilience import BackgroundCalls, Outage
 from .reward_hacking import HackingWatch
 
 logger = logging.getLogger(__name__)
-
-DIVERSITY_WINDOW = 1000
-"""Number of recent groups that `train/effective_tasks` covers. One log step has too few groups for a hundred tasks."""
 
 
 class Telemetry:
@@ -107,7 +102,6 @@ class TrainMetrics:
         self._counts: Counter[str] = Counter()
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
-        self._recent: deque[str] = deque(maxlen=DIVERSITY_WINDOW)
         self._since_log = Counter[str]()
 
     def observe(self, group: Episode) -> None:
@@ -115,7 +109,6 @@ class TrainMetrics:
         problem = group.problem
         category = f"train_category/{problem.category}"
         self._groups[category] += 1
-        self._recent.append(problem.task)
         self._since_log += accuracy_counts(group)
         self._add("train/signal_share", group.has_signal)
         self._add(f"{category}/signal_share", group.has_signal)
@@ -178,9 +171,6 @@ class TrainMetrics:
             means[f"train/masked_{reason}"] = count / completions
         for category, count in self._groups.items():
             means[f"{category}/groups"] = float(count)
-        if self._recent:
-            groups_by_task = Counter(self._recent)
-            means["train/effective_tasks"] = effective_number(list(groups_by_task.values()))
         self.percent_correct.clear()
         self._sums.clear()
         self._counts.clear()
@@ -490,16 +480,3 @@ class RolloutDumps:
             log.close()
         except OSError as error:
             logger.error("%s may have lost groups: %s.", log.path, error)
-
-
-def effective_number(shares: Sequence[float]) -> float:
-    """The exponential of the entropy of a distribution: how many equally frequent things are as diverse.
-
-    `shares` are non-negative and need not sum to one. The effective number of no shares is 0.
-    """
-    positive = np.array([float(share) for share in shares if share > 0])
-    if len(positive) == 0:
-        return 0.0
-    positive /= positive.sum()
-    entropy = -(positive * np.log(positive)).sum()
-    return float(np.exp(entropy))

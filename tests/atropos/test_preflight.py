@@ -20,7 +20,7 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
-from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, TrlAdapter, VllmAdapter
+from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
 
 from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
 from ..process_table import until
@@ -32,7 +32,7 @@ def config(**fields: Any) -> ReasoningGymEnvConfig:
     return ReasoningGymEnvConfig(**{"use_wandb": False, "tokenizer_name": "my/tokenizer", **fields})
 
 
-KINDS = {"vllm": VllmAdapter, "sglang": SglangAdapter, "trl": TrlAdapter, "openai": ChatAdapter}
+KINDS = {"vllm": VllmAdapter, "sglang": SglangAdapter, "openai": ChatAdapter}
 
 
 class Plain(SimpleNamespace):
@@ -93,6 +93,11 @@ def test_servers_get_the_tokenizer_and_key_of_the_environment_unless_they_name_t
 def test_servers_that_cannot_be_used_together_are_refused() -> None:
     with pytest.raises(EnvironmentSetupError, match="one server_type, got openai, vllm"):
         preflight.prepare_servers([server("vllm"), server("openai")], "t")
+
+
+def test_the_type_of_old_trl_servers_is_refused_with_the_type_of_newer_ones() -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"TRL before 1\.11.*set openai\.server_type to vllm"):
+        preflight.prepare_servers([server("trl")], "t")
 
 
 def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none(
@@ -192,7 +197,7 @@ async def test_serve_refuses_what_cannot_train(site: Any, monkeypatch: pytest.Mo
     with pytest.raises(EnvironmentSetupError, match=r"set env\.group_size to 2"):
         await preflight.check_serve(config(group_size=1), clients(server("vllm", site.url)))
     monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "0")
-    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type to vllm .*, sglang or trl"):
+    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type to vllm .* or sglang"):
         await preflight.check_serve(config(), clients(server("openai")))
     monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "1")
     await preflight.check_serve(config(), clients(server("openai", f"{site.url}/v1")))

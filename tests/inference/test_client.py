@@ -60,8 +60,6 @@ async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[
 async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tokenizer: Any) -> None:
     [completion] = await complete(byte_tokenizer, reply(GOOD, reason="length"))
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
-    [without] = await complete(byte_tokenizer, reply(([104], None)))
-    assert (without.logprobs, without.invalid_reason) == (None, None)
     [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
     assert (rounded.logprobs, rounded.invalid_reason) == ([1.0, 0.0005], None)
     [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))

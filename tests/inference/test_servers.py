@@ -18,7 +18,6 @@ from reasoning_gym_environment.inference.server_types import (
     ADAPTERS,
     ChatAdapter,
     SglangAdapter,
-    TrlAdapter,
     VllmAdapter,
 )
 from reasoning_gym_environment.inference.servers import (
@@ -104,8 +103,6 @@ async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> N
         (VllmAdapter, '{"choices": [{"token_ids": [5], "prompt_token_ids": ["5"]}]}'),
         (VllmAdapter, "[" * 100_000),
         (SglangAdapter, '{"meta_info": {"output_token_logprobs": 5}}'),
-        (TrlAdapter, '{"completion_ids": [5]}'),
-        (TrlAdapter, '{"completion_ids": [[5]], "prompt_ids": [[null]]}'),
         (ChatAdapter, '{"choices": [{"message": {"content": ["x"]}}]}'),
     ],
 )

@@ -1,4 +1,4 @@
-"""The watch warns of each sign of reward hacking once, with two examples, and does not warn of honest runs."""
+"""The watch warns of reward hacking once, with two examples, and does not warn of honest runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
 from reasoning_gym_environment.telemetry.reward_hacking import WINDOW, HackingWatch
 
-Answer = tuple[str, float] | tuple[str, float, float]
-"""The text of an answer, its reward, and what reasoning-gym's own verifier pays if that is another number."""
+Answer = tuple[str, float]
+"""The text of an answer and its reward."""
 
 GROUPS = 2 * WINDOW
 
@@ -24,9 +24,9 @@ def group(make_problem: Callable[..., Problem], make_completion: Callable[..., C
     def make(index: int, answers: Iterable[Answer]) -> Episode:
         entry = {"question": f"Question {index}?", "answer": str(index), "metadata": {}}
         rollouts = []
-        for answer, value, *native in answers:
+        for answer, value in answers:
             outcome = Outcome.CORRECT if value == 1.0 else Outcome.WRONG
-            score = Score(value, outcome, answer=answer, native=native[0] if native else value)
+            score = Score(value, outcome, answer=answer)
             rollouts.append(Rollout(make_completion("text"), score, value, base_reward=value))
         return Episode(make_problem(task="gcd", index=index, entry=entry), [], rollouts)
 
@@ -48,21 +48,15 @@ def constant_of_many(index: int) -> list[Answer]:
     return [("0", float(index % 5 == 0))] * 8
 
 
-def only_native_pays(index: int) -> list[Answer]:
-    hits = hits_at(index)
-    return [(f"nan {index}", 0.0, 1.0)] * hits + [(f"{n}", 0.0) for n in range(8 - hits)]
-
-
 @pytest.mark.parametrize(
-    ("hack", "sign", "words"),
+    ("hack", "words"),
     [
-        (paid_though_wrong, "repeated_answer", "right in 0% ('TrueFalse' earned 0.50; 'TrueFalse' earned 0.50)"),
-        (constant_of_many, "repeated_answer", "one answer is 100% of all answers, to 32 different items"),
-        (only_native_pays, "refused", "own verifier pays them in full ('nan "),
+        (paid_though_wrong, "right in 0% ('TrueFalse' earned 0.50; 'TrueFalse' earned 0.50)"),
+        (constant_of_many, "one answer is 100% of all answers, to 32 different items"),
     ],
 )
-def test_a_sign_is_warned_of_once_with_the_task_and_two_examples(
-    hack: Any, sign: str, words: str, group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+def test_the_sign_is_warned_of_once_with_the_task_and_two_examples(
+    hack: Any, words: str, group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = HackingWatch()
     names: set[str] = set()
@@ -72,29 +66,23 @@ def test_a_sign_is_warned_of_once_with_the_task_and_two_examples(
     [line] = caplog.messages
     assert line.startswith("gcd may be hacked: ") and line.count(" earned ") == 2
     assert words in line
-    assert names == {"hacking/refused_share", f"hacking/{sign}/gcd"}
+    assert names == {"hacking/repeated_answer/gcd"}
 
 
-def test_the_metric_of_a_sign_ends_with_the_sign_and_the_share_of_refused_answers_stays(
-    group: Callable[..., Episode],
-) -> None:
+def test_the_metric_of_the_sign_ends_with_the_sign(group: Callable[..., Episode]) -> None:
     watch = HackingWatch()
     assert watch.metrics() == {}
     for index in range(WINDOW):
-        watch.observe(group(index, [("0", 0.0, 1.0)] * 4))
-    assert watch.metrics() == {"hacking/refused_share": 1.0, "hacking/refused/gcd": 1.0}
+        watch.observe(group(index, [("0", 0.5)] * 4))
+    assert watch.metrics() == {"hacking/repeated_answer/gcd": 1.0}
     for index in range(WINDOW):
         watch.observe(group(index, [(str(index), 1.0)] * 4))
-    assert watch.metrics() == {"hacking/refused_share": 0.0}
+    assert watch.metrics() == {}
 
 
 def learned(index: int) -> list[Answer]:
     hits = hits_at(index)
     return [(str(1000 + index), 1.0)] * hits + [(str(2000 + 8 * index + n), 0.3) for n in range(8 - hits)]
-
-
-def seldom_refused(index: int) -> list[Answer]:
-    return [(f"6 * {index}", 0.0, 1.0)] * 2 + [(f"{n}", 0.0) for n in range(6)]
 
 
 def always_true(index: int) -> list[Answer]:
@@ -116,7 +104,7 @@ def same_item(index: int) -> list[Answer]:
     return [("8", 0.5)] * 8
 
 
-@pytest.mark.parametrize("honest", [learned, seldom_refused, always_true, mostly_true, worthless, same_item])
+@pytest.mark.parametrize("honest", [learned, always_true, mostly_true, worthless, same_item])
 def test_honest_runs_show_no_sign(
     honest: Callable[[int], Any], group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,7 +112,7 @@ def test_honest_runs_show_no_sign(
     for index in range(GROUPS):
         watch.observe(group(0 if honest is same_item else index, honest(index)))
     assert caplog.messages == []
-    assert watch.metrics().keys() == {"hacking/refused_share"}
+    assert watch.metrics() == {}
 
 
 def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_a_sign(
