@@ -33,7 +33,6 @@ from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum
-from .early_visits import EarlyVisits
 from .item_maker import ItemAddress, ItemMaker, ItemResult, loading
 from .level_chooser import LevelChooser, build_level_chooser
 from .level_limits import LevelLimits
@@ -339,7 +338,6 @@ class Sampler:
     stream: ItemStream
     curriculum: Curriculum
     follows_curriculum: bool
-    early_visits: EarlyVisits
     observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Episode) -> None:
@@ -364,7 +362,6 @@ class Sampler:
         """Show the policies the scores of a group that they have not seen before."""
         result = GroupResult(task, level, tuple(credits))
         self.stream.task_policy.observe(result)
-        self.early_visits.note(task, len(credits))
         if self.follows_curriculum and level is not None:
             self.curriculum.observe(result)
 
@@ -383,7 +380,6 @@ class Sampler:
             "curriculum": self.curriculum,
             "chooser": self.stream.task_policy,
             "observed": self.observed,
-            "early_visits": self.early_visits,
         }
 
 
@@ -406,9 +402,4 @@ def build_sampler(
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
-    return Sampler(
-        stream,
-        curriculum,
-        follows_curriculum=settings.complexity_mode == "curriculum",
-        early_visits=EarlyVisits(maker.catalog.names),
-    )
+    return Sampler(stream, curriculum, follows_curriculum=settings.complexity_mode == "curriculum")
