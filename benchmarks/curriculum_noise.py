@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.task_policy import GroupResult
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 
 GROUPS = 300
 """Groups of one simulated run."""

@@ -56,17 +56,17 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
 from benchmarks.samplers.learnability import LearnableTasks
 from benchmarks.samplers.near_half import NearHalfTasks
+from benchmarks.samplers.policy import TaskPolicy
 from benchmarks.samplers.preferences import FLOOR
 from benchmarks.samplers.thompson import ThompsonTasks
+from benchmarks.samplers.weighted import WeightedTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
-from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.sampling.level_chooser import build_level_chooser
-from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
-from reasoning_gym_environment.sampling.weighted import WeightedTasks
 from reasoning_gym_environment.scoring.extraction import extract_answer
 from reasoning_gym_environment.scoring.scorer import base_reward
 from reasoning_gym_environment.settings import SamplingSettings
@@ -354,7 +354,7 @@ def as_posted(question: Question, group: Sequence[Sampled], rewards: list[float]
 
 
 def observe(policy: TaskPolicy, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
-    """What Sampler.observe does with a scored group."""
+    """What SamplerWithPolicy does with a scored group."""
     result = GroupResult(question.task, question.level, tuple(rewards))
     policy.observe(result)
     if curriculum is not None and question.level is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from reasoning_gym_environment.sampling.task_policy import GroupResult
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 
 from .preferences import PreferredTasks
 

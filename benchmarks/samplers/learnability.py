@@ -35,10 +35,11 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 from reasoning_gym_environment.sampling.item_maker import derive_random, loading
-from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 
 from .learning_progress import Group, progress
+from .policy import TaskPolicy, has_signal
 from .preferences import FLOOR
 
 WINDOW = 256
@@ -120,7 +121,7 @@ class LearnableTasks(TaskPolicy):
                 history.groups.clear()
         # Rounding keeps checkpoints small. The policy uses the rounded reward, so that a resumed run chooses the same.
         reward = round(result.mean_reward, 4)
-        history.groups.append(Group(level, reward, result.has_signal))
+        history.groups.append(Group(level, reward, has_signal(result)))
         history.update_figures()
 
     def note_failure(self, task: str) -> None:
@@ -168,9 +169,6 @@ class LearnableTasks(TaskPolicy):
     def _known_progress(self) -> list[float]:
         figures = [history.progress for history in self._histories.values()]
         return [figure for figure in figures if figure is not None]
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The groups of each task as rows of level, reward and signal, and the failures since its last group."""

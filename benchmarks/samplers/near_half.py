@@ -7,7 +7,7 @@ completion, 4 * p * (1 - p), which is 1 at one half. A new task has the predicti
 
 from __future__ import annotations
 
-from reasoning_gym_environment.sampling.task_policy import GroupResult
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 
 from .preferences import PreferredTasks
 

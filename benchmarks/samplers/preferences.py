@@ -13,8 +13,10 @@ from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter
 
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 from reasoning_gym_environment.sampling.item_maker import derive_random, loading
-from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
+
+from .policy import TaskPolicy
 
 FLOOR = 0.12
 """Share of the draws that is spread evenly over all tasks."""
@@ -65,9 +67,6 @@ class PreferredTasks(TaskPolicy):
 
     def note_failure(self, task: str) -> None:
         self._failures[task] = self._failures.get(task, 0) + 1
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"figures": dict(self._figures), "failures": dict(self._failures)}

@@ -16,8 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, TypeAdapter
 
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 from reasoning_gym_environment.sampling.item_maker import derive_random, loading
-from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
+
+from .policy import TaskPolicy, has_signal
 
 MEMORY = 32
 """Groups of each task, drawn evenly, after which an observation counts 1/e."""
@@ -48,13 +50,10 @@ class ThompsonTasks(TaskPolicy):
         for counts in self._counts.values():
             counts[0] *= self._decay
             counts[1] *= self._decay
-        self._counts[result.task][0 if result.has_signal else 1] += 1.0
+        self._counts[result.task][0 if has_signal(result) else 1] += 1.0
 
     def note_failure(self, task: str) -> None:
         self._counts[task][1] += 1.0
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": {task: list(counts) for task, counts in self._counts.items()}}

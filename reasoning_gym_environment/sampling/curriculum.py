@@ -40,7 +40,6 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
 from .item_maker import loading
-from .task_policy import GroupResult
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +53,21 @@ RECENT_GROUPS = 16
 """The mean reward at a level is a plain mean of the first groups, and forgets older groups after so many."""
 
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """The scored completions of one item."""
+
+    task: str
+    level: int | None
+    """The level of the item, None for the task's default config."""
+    rewards: tuple[float, ...]
+    """The base reward of each scored completion, in [0, 1]. There is at least one."""
+
+    @property
+    def mean_reward(self) -> float:
+        return sum(self.rewards) / len(self.rewards)
 
 
 @dataclass

@@ -4,7 +4,7 @@
                                                                                  │    ^
                                        requeued, at most MAX_TRIES times  ───────┴────┘
 
-    a problem of the stream ── answered, graded ──> Sampler.observe: task policy and curriculum, once for each item
+    a problem of the stream ── answered, graded ──> Sampler.observe: the curriculum, once for each item
 
 Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
@@ -32,14 +32,11 @@ from ..records import Episode, Problem
 from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
-from .curriculum import Curriculum
-from .early_visits import EarlyVisits
-from .item_maker import ItemAddress, ItemMaker, ItemResult, loading
+from .curriculum import Curriculum, GroupResult
+from .item_maker import ItemAddress, ItemMaker, ItemResult, derive_random, loading
 from .level_chooser import LevelChooser, build_level_chooser
 from .level_limits import LevelLimits
 from .pending_items import Draw, ObservedItems, PendingItems
-from .task_policy import GroupResult, TaskPolicy
-from .weighted import WeightedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -95,12 +92,10 @@ class ItemStream:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
-        tasks: TaskPolicy | None = None,
         limits: LevelLimits | None = None,
         prefetch: int = 0,
         may_overtake: bool = False,
     ) -> None:
-        """`tasks` chooses the task of each index. By default it draws tasks by their weights in the catalog."""
         self.maker = maker
         self.ledger = PendingItems()
         self.limits = limits or LevelLimits({})
@@ -113,7 +108,7 @@ class ItemStream:
         """Replaced items by reason, since this process began."""
         self._seed = seed
         self._levels = levels
-        self.task_policy = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
+        self._weights = {task.name: task.weight for task in maker.catalog.tasks}
         self._prefetch = prefetch
         self._index = 0
         self._excluded: Collection[int] = ()
@@ -160,6 +155,10 @@ class ItemStream:
         """Draw the stream of this name. Call this before the first draw."""
         self.instance = instance
 
+    def choose_task(self, index: int) -> str:
+        """The task of an index. The stream of benchmarks/samplers overrides this."""
+        return draw_task(self._weights, self._seed, self.instance, index)
+
     def leave_out(self, indices: Collection[int]) -> None:
         """Exclude these indices, because an earlier process has made their groups. Call this before the first draw."""
         self._excluded = frozenset(indices)
@@ -168,7 +167,6 @@ class ItemStream:
         """Count a draw that was not used. The first skip of a task for a reason is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
-        self.task_policy.note_failure(task)
         if self.skipped[key] == 1:
             logger.warning(
                 "Skipped an item of %s (%s): %s. Further skips are only counted.",
@@ -260,7 +258,7 @@ class ItemStream:
         while self._index in self._excluded:
             self._index += 1
         index = self._index
-        task = self.task_policy.choose(index, self.instance)
+        task = self.choose_task(index)
         level = None
         if self._levels:
             level = self.limits.level(task, self._levels(task, index).index).index
@@ -324,53 +322,53 @@ class ItemStream:
         self._ahead.clear()
 
 
+def draw_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
+    """The task of an index of the training stream: each task is drawn in proportion to its weight."""
+    random = derive_random(seed, "task", "train", instance, index)
+    return random.choices(list(weights), weights=list(weights.values()))[0]
+
+
 def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
     for item in items:
         item.is_slow = True
 
 
-# --- the stream together with the policies, which learn from the rewards
+# --- the stream together with the curriculum, which learns from the rewards
 
 
 @dataclass
 class Sampler:
-    """The item stream together with the policies that choose its tasks and levels."""
+    """The item stream together with the curriculum, which chooses its levels if `follows_curriculum`."""
 
     stream: ItemStream
     curriculum: Curriculum
     follows_curriculum: bool
-    early_visits: EarlyVisits
     observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Episode) -> None:
-        """Show the policies a scored group; see `observe`."""
+        """Show the curriculum a scored group; see `observe`."""
         credits = [rollout.base_reward for rollout in group.scored]
         self.observe(group.problem, credits)
 
     def observe(self, problem: Problem, credits: Sequence[float]) -> None:
-        """Show the policies the scores of a problem's completions, once for each item of the stream.
+        """Show the curriculum the scores of a problem's completions, once for each item of the stream.
 
         `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
         of the grader is not the model's failure.
         """
-        if not problem.is_of_stream:
+        if not problem.is_of_stream or not credits:
             return
-        if not credits:
-            self.stream.task_policy.note_failure(problem.task)
-        elif self.observed.add(problem.index):
+        if self.observed.add(problem.index):
             self.learn(problem.task, problem.level, credits)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float]) -> None:
-        """Show the policies the scores of a group that they have not seen before."""
-        result = GroupResult(task, level, tuple(credits))
-        self.stream.task_policy.observe(result)
-        self.early_visits.note(task, len(credits))
+        """Show the curriculum the scores of a group that it has not seen before."""
         if self.follows_curriculum and level is not None:
-            self.curriculum.observe(result)
+            self.curriculum.observe(GroupResult(task, level, tuple(credits)))
 
     def metrics(self) -> dict[str, float]:
-        """The numbers of the stream and of the policies."""
-        values = self.stream.metrics() | self.observed.metrics() | self.stream.task_policy.metrics()
+        """The numbers of the stream and of the curriculum."""
+        values = self.stream.metrics() | self.observed.metrics()
         if self.follows_curriculum:
             values |= self.curriculum.metrics()
         return values
@@ -381,9 +379,7 @@ class Sampler:
         return {
             "sampler": self.stream,
             "curriculum": self.curriculum,
-            "chooser": self.stream.task_policy,
             "observed": self.observed,
-            "early_visits": self.early_visits,
         }
 
 
@@ -406,9 +402,4 @@ def build_sampler(
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
-    return Sampler(
-        stream,
-        curriculum,
-        follows_curriculum=settings.complexity_mode == "curriculum",
-        early_visits=EarlyVisits(maker.catalog.names),
-    )
+    return Sampler(stream, curriculum, follows_curriculum=settings.complexity_mode == "curriculum")

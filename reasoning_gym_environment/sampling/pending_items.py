@@ -108,7 +108,7 @@ class PendingItems:
 
 
 class ObservedItems:
-    """The items whose scores the policies have seen. A repeated item must not count twice."""
+    """The items whose scores the curriculum has seen. A repeated item must not count twice."""
 
     def __init__(self) -> None:
         self._indices: dict[int, None] = {}

@@ -346,7 +346,7 @@ def scored_fields(score: Score, reward: float, base_reward: float) -> dict[str, 
 
 @dataclass(frozen=True)
 class WrittenGroup:
-    """The part of a line that the task policy and the curriculum need. `credits` has the scored completions only."""
+    """The part of a line that the curriculum needs. `credits` has the scored completions only."""
 
     index: int
     task: str

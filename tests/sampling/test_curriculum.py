@@ -11,10 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import TOO_LONG
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
-from reasoning_gym_environment.sampling.task_policy import GroupResult
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 RIGHT = [1.0] * 8

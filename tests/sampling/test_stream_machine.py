@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import (
     CRASHED,
     REDRAWS,
@@ -34,7 +34,6 @@ from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStrea
 from reasoning_gym_environment.sampling.level_chooser import LevelChooser
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
-from reasoning_gym_environment.sampling.task_policy import GroupResult
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.workers.pool import PoolClosedError

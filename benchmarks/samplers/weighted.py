@@ -1,34 +1,31 @@
-"""Task choice by fixed weights. Uniform choice is the case of equal weights."""
+"""The package's own choice as a policy: tasks by fixed weights. Uniform choice is the case of equal weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from .item_maker import derive_random
-from .task_policy import GroupResult, TaskPolicy
+from reasoning_gym_environment.sampling.curriculum import GroupResult
+from reasoning_gym_environment.sampling.item_stream import draw_task
+
+from .policy import TaskPolicy
 
 
 class WeightedTasks(TaskPolicy):
     """Draws each task in proportion to its weight, independently of all results."""
 
     def __init__(self, weights: Mapping[str, float], seed: int) -> None:
-        self._tasks = list(weights)
-        self._weights = list(weights.values())
+        self._weights = dict(weights)
         self._seed = seed
 
     def choose(self, index: int, instance: str) -> str:
-        random = derive_random(self._seed, "task", "train", instance, index)
-        return random.choices(self._tasks, weights=self._weights)[0]
+        return draw_task(self._weights, self._seed, instance, index)
 
     def observe(self, result: GroupResult) -> None:
         """Results do not change the weights."""
 
     def note_failure(self, task: str) -> None:
         """Failures do not change the weights."""
-
-    def metrics(self) -> dict[str, float]:
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -12,28 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class GroupResult:
-    """The scored completions of one item."""
-
-    task: str
-    level: int | None
-    """The level of the item, None for the task's default config."""
-    rewards: tuple[float, ...]
-    """The base reward of each scored completion, in [0, 1]. There is at least one."""
-
-    @property
-    def mean_reward(self) -> float:
-        return sum(self.rewards) / len(self.rewards)
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether the rewards differ, so that the group teaches something."""
-        return min(self.rewards) < max(self.rewards)
+from reasoning_gym_environment.sampling.curriculum import GroupResult
 
 
 class TaskPolicy(ABC):
@@ -55,10 +36,6 @@ class TaskPolicy(ABC):
         """
 
     @abstractmethod
-    def metrics(self) -> dict[str, float]:
-        """Figures for the log."""
-
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything that observations have changed, as JSON."""
 
@@ -69,3 +46,8 @@ class TaskPolicy(ABC):
         Tasks that this run does not serve are ignored. Raises EnvironmentSetupError, and changes nothing, if the state
         is malformed.
         """
+
+
+def has_signal(result: GroupResult) -> bool:
+    """Whether the rewards differ, so that the group teaches something."""
+    return min(result.rewards) < max(result.rewards)

@@ -1,4 +1,4 @@
-"""The contract of every task policy, including the policies that only benchmarks use."""
+"""The contract of every task policy, and what a sampler tells its policy."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks, mean_absolute_advantage
 from benchmarks.samplers.learnability import WINDOW, LearnableTasks
 from benchmarks.samplers.near_half import NearHalfTasks
+from benchmarks.samplers.policy import TaskPolicy
+from benchmarks.samplers.sampler_with_policy import SamplerWithPolicy, build_sampler_with
 from benchmarks.samplers.thompson import ThompsonTasks
-from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
-from reasoning_gym_environment.sampling.weighted import WeightedTasks
+from benchmarks.samplers.weighted import WeightedTasks
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
+from reasoning_gym_environment.runtime import load_into, state_of
+from reasoning_gym_environment.sampling.curriculum import GroupResult
+from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.settings import SamplingSettings
+from reasoning_gym_environment.tasks.catalog import Catalog, Task
 
 WEIGHTS = {"never": 1.0, "half": 1.0, "always": 1.0, "often": 2.0}
 RATES = {"never": 0.0, "half": 0.5, "always": 1.0, "often": 0.8}
@@ -65,7 +71,6 @@ def test_a_resumed_policy_continues_like_the_uninterrupted_one(new_policy: NewPo
         policy.note_failure("often")
     assert choices(resumed) == choices(whole)
     assert resumed.state_dict() == whole.state_dict()
-    assert resumed.metrics() == whole.metrics()
     resumed.load_state_dict({})
     assert choices(resumed) == choices(new_policy(WEIGHTS, 7))
 
@@ -78,7 +83,7 @@ def test_weighted_tasks_follow_their_weights_whatever_happens_to_their_groups() 
     assert choices(teach(policy, 40), count=4000) == before
     for task, weight in WEIGHTS.items():
         assert before.count(task) / 4000 == pytest.approx(weight / 5, abs=0.03)
-    assert policy.state_dict() == policy.metrics() == {}
+    assert policy.state_dict() == {}
 
 
 def test_learnability_prefers_a_task_that_improves() -> None:
@@ -145,3 +150,43 @@ def test_the_mean_absolute_advantage_is_highest_at_one_half() -> None:
     assert values == pytest.approx(values[::-1])
     assert values[:5] == sorted(values[:5])
     assert (values[0], values[4]) == (0.0, 1.0)
+
+
+SERVED = {"chain_sum": 1.0, "gcd": 1.0, "lcm": 2.0}
+
+
+class OneTaskFails:
+    """Makes items of every task but gcd."""
+
+    async def generate(self, task: str, seed: int, config: Any, **_: Any) -> dict[str, Any]:
+        if task == "gcd":
+            raise GenerationError("gcd is broken")
+        return {"question": f"{task} {seed}", "answer": "a", "metadata": {}}
+
+
+def sampler_with(name: str) -> SamplerWithPolicy:
+    catalog = Catalog(tuple(Task(task, "arithmetic", weight) for task, weight in SERVED.items()))
+    maker = ItemMaker(catalog, OneTaskFails())  # type: ignore[arg-type]
+    return build_sampler_with(name, SamplingSettings(seed=7), maker, {})
+
+
+@pytest.mark.parametrize(("name", "kind"), [("thompson", ThompsonTasks), ("learnability", LearnableTasks)])
+async def test_a_sampler_tells_its_policy_what_became_of_each_item(name: str, kind: NewPolicy) -> None:
+    sampler = sampler_with(name)
+    expected = kind(SERVED, 7)
+    problems = [await sampler.stream.next() for _ in range(40)]
+    await sampler.stream.close()
+    for _ in range(sampler.stream.skipped["generation_failed/gcd"]):
+        expected.note_failure("gcd")
+    for problem in problems[:20]:
+        sampler.observe(problem, [])
+        expected.note_failure(problem.task)
+    for problem in problems[20:]:
+        sampler.observe(problem, [0.0, 1.0])
+        sampler.observe(problem, [0.0, 1.0])
+        expected.observe(GroupResult(problem.task, None, (0.0, 1.0)))
+    assert sampler.policy.state_dict() == expected.state_dict()
+    assert [sampler.stream.choose_task(index) for index in range(1000)] == choices(expected)
+    resumed = sampler_with(name)
+    load_into(resumed.stateful, json.loads(json.dumps(state_of(sampler.stateful))))
+    assert [resumed.stream.choose_task(index) for index in range(1000)] == choices(expected)
