@@ -311,7 +311,6 @@ def test_pass_rates_are_of_the_question_or_of_the_level(
         ),
         (["PATH", "--pass-rates", "x", "--seed", "1"], "An export of completions does not use --pass-rates, --seed."),
         (["PATH", "--tasks", "gcd", "--eval-complexity", "1"], "completions does not use --tasks, --eval-complexity."),
-        (["--items", "3", "--public"], "--public: expected --push-to-hub"),
         (["--items", "20", "--tasks", "coin_flip", "--complexity", "0"], "expected 20 different questions, but"),
         (["--items", "3", "--pass-rates", "nowhere"], "nowhere does not exist"),
     ],
