@@ -1,6 +1,6 @@
 """The command `benchmark`: check that this machine makes the held-out questions of a folder again.
 
-    FOLDER of `export --items eval` ── recipes ──> the items again ──> equal questions and manifest, or exit code 1
+FOLDER of `export --items eval` ── recipes ──> the items again ──> equal questions and manifest, or exit code 1
 """
 
 from __future__ import annotations
