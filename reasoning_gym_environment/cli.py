@@ -66,7 +66,7 @@ COMMANDS = {
     "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
     "benchmark": Command(
         "commands.benchmark:main",
-        "write the held-out questions as a dataset that another machine can check",
+        "check that this machine makes the same held-out questions as another",
     ),
     "grade-server": Command(
         "integrations.servers:grade_server",

@@ -110,7 +110,7 @@ EXTRAS = {
         "uvicorn",
         "wandb",
     ),
-    "export": ("huggingface_hub", "pyarrow"),
+    "export": ("pyarrow",),
     "openenv": ("openenv",),
     "skyrl": ("skyrl_gym",),
     "trl": ("accelerate", "datasets", "torch", "trl"),

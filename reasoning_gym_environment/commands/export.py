@@ -1,4 +1,4 @@
-"""The command `export`: write a folder of rows that trainers read, and upload it if requested.
+"""The command `export`: write a folder of rows that trainers read.
 
     --items: items without completions, for reinforcement learning ──> see export_items.py
 
@@ -36,7 +36,7 @@ from ..sampling.item_maker import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import folder_name, positive, share, whole
-from .dataset_folder import CARD, Upload, new_folder, write_card
+from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
     EVAL,
@@ -75,7 +75,6 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     rows_file = items_file(options) if options.items else ROWS
     with new_folder(options.to, rows_file) as folder:
-        upload = Upload(options.push_to_hub, is_public=options.public) if options.push_to_hub else None
         if options.items:
             summary = write_items(options, folder)
         elif options.cold_start:
@@ -84,9 +83,6 @@ def main(arguments: Sequence[str]) -> int:
         else:
             summary = _write_completions(options, folder)
     print(summary)
-    if upload is not None:
-        address = upload.send(options.to, rows_file)
-        print(f"Uploaded to {address}")
     return 0
 
 
@@ -97,8 +93,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         options.format = DEFAULT_ITEM_FORMAT if options.items else FORMATS[0]
     if options.format in ITEM_FORMATS and not options.items:
         raise EnvironmentSetupError(f"--format {options.format} has no completions: add --items N or --items eval.")
-    if options.public and not options.push_to_hub:
-        raise EnvironmentSetupError("--public: expected --push-to-hub REPO too.")
     _check_used(options)
     if options.items:
         check_item_options(options)
@@ -162,17 +156,6 @@ def _parser() -> argparse.ArgumentParser:
         default=argparse.SUPPRESS,
         metavar="N",
         help="most good completions of the same question (default: 1)",
-    )
-    add(
-        "--push-to-hub",
-        metavar="REPO",
-        help="also upload the rows and the card to this dataset repository of the Hugging Face hub; a new repository "
-        "is private",
-    )
-    add(
-        "--public",
-        action="store_true",
-        help="the dataset repository may be public",
     )
 
     add_options(parser)

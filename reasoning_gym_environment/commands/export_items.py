@@ -5,19 +5,15 @@
 
 A folder has either training items or held-out questions, never both. The options of the held-out questions have the
 defaults of `evaluate`, so the manifest in the card is the manifest of its results.
-
-With --pass-rates, each row also says how often a model was right in an evaluation: at the same question if the rows are
-held-out questions, and otherwise at other questions of the same task and level.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +22,11 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..evaluation.results import Sample, exact
-from ..report.load import load
-from ..sampling.item_maker import question_digest
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import positive, share, whole
 from .dataset_folder import write_card
-from .item_formats import ITEM_FORMATS, PASS_RATE, Item, Row, Split, write_rows
+from .item_formats import ITEM_FORMATS, Item, Row, Split, write_rows
 from .items import right_answer, training_items
 
 CARD_TEMPLATE = "items_card.md.j2"
@@ -50,7 +43,7 @@ TASK_SETTINGS = {
 }
 """Settings of a run that are options of `export` too, with their names as arguments of `Tasks`."""
 
-ITEM_OPTIONS = ("tasks", "pass_rates", *TASK_SETTINGS)
+ITEM_OPTIONS = ("tasks", *TASK_SETTINGS)
 """Options of both kinds of items."""
 
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
@@ -88,14 +81,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ITEMS",
         help="instead of completions, write this number of training items, or (eval) the held-out questions of "
         "`evaluate`",
-    )
-    add(
-        "--pass-rates",
-        type=Path,
-        default=argparse.SUPPRESS,
-        metavar="SAMPLES",
-        help="results of `evaluate`: add the model's share of right completions for each question, or for each task "
-        "and level of training items",
     )
     add(
         "--eval-tasks",
@@ -241,67 +226,19 @@ def _different(drawn: Iterator[PromptedProblem], count: int) -> list[PromptedPro
     return list(found.values())
 
 
-# --- pass rates
-
-
-@dataclass(frozen=True)
-class PassRates:
-    """The share of right completions (full credit) of a model, by question and by level. Unscored ones do not count."""
-
-    model: str
-    by_question: Mapping[Hashable, float]
-    """By task and digest of the question."""
-    by_level: Mapping[Hashable, float]
-    """By task and level."""
-
-    @classmethod
-    def read(cls, path: Path) -> PassRates:
-        """Read the results of `evaluate` in a folder. Raises EnvironmentSetupError unless they are of one model."""
-        evaluations = load([path]).evaluations
-        models = sorted({evaluation.model for evaluation in evaluations})
-        if len(models) != 1:
-            found = ", ".join(models) or "no evaluation"
-            raise EnvironmentSetupError(f"--pass-rates: expected results of one model in {path}, found {found}.")
-        samples = list(chain.from_iterable(evaluation.samples for evaluation in evaluations))
-        return cls(
-            model=models[0] or "an unknown model",
-            by_question=_shares(samples, lambda sample: (sample["task"], sample.get("question_digest"))),
-            by_level=_shares(samples, lambda sample: (sample["task"], sample.get("level"))),
-        )
-
-    def of(self, problem: PromptedProblem, split: Split) -> float | None:
-        """The pass rate of a held-out question, or of the task and level of a training item; None if it is unknown."""
-        if split == "eval":
-            return self.by_question.get((problem.task, question_digest(problem.question)))
-        return self.by_level.get((problem.task, problem.level))
-
-
-def _shares(samples: Iterable[Sample], key_of: Callable[[Sample], Hashable]) -> dict[Hashable, float]:
-    """The share of right completions among the scored samples of each key."""
-    values: dict[Hashable, list[float]] = defaultdict(list)
-    for sample in samples:
-        if sample.get("score") is not None:
-            values[key_of(sample)].append(exact(sample))
-    return {key: sum(shares) / len(shares) for key, shares in values.items()}
-
-
 # --- the folder
 
 
 def write_items(options: argparse.Namespace, folder: Path) -> str:
-    """Write the items that the options name, and their card; returns sentences about them.
+    """Write the items that the options name, and their card; returns a sentence about them.
 
     Raises EnvironmentSetupError if there are none.
     """
-    rates = PassRates.read(options.pass_rates) if "pass_rates" in options else None
     # reasoning-gym prints to standard output.
     with library.stdout_to_stderr():
         items = _held_out(options) if options.items == EVAL else _training(options)
     form = ITEM_FORMATS[options.format]
     rows = items.rows(form.row)
-    if rates is not None:
-        for row, problem in zip(rows, items.problems, strict=True):
-            row[PASS_RATE] = rates.of(problem, items.split)
     file = items_file(options)
     write_rows(folder / file, form, rows)
     write_card(
@@ -311,13 +248,8 @@ def write_items(options: argparse.Namespace, folder: Path) -> str:
         form=form,
         items=items,
         options=options,
-        rates=rates,
         task_settings=task_settings(options),
         version=__version__,
     )
     kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"
-    summary = f"{len(rows)} {kind} of {len(items.tasks)} tasks in {options.to / file}"
-    if rates is None:
-        return summary
-    known = sum(row[PASS_RATE] is not None for row in rows)
-    return f"{summary}\n{known} of {len(rows)} rows have a pass rate of {rates.model}."
+    return f"{len(rows)} {kind} of {len(items.tasks)} tasks in {options.to / file}"

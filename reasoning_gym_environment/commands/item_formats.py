@@ -26,8 +26,6 @@ Split = Literal["train", "eval"]
 NEMO_AGENT = {"type": "responses_api_agents", "name": "reasoning_gym_simple_agent"}
 """The agent in NeMo Gym's own config of reasoning_gym, which sends each row to the model and to the grader."""
 
-PASS_RATE = "pass_rate"
-
 
 @dataclass(frozen=True)
 class Item:
@@ -169,7 +167,7 @@ ITEM_FORMATS = {
 
 
 def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
-    """Write at least one row to a file of this format. If the rows have a pass rate, the file has one more column."""
+    """Write at least one row to a file of this format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not form.is_parquet:
         lines = [json.dumps(row) + "\n" for row in rows]
@@ -179,16 +177,13 @@ def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    columns = dict(form.columns)
-    if PASS_RATE in rows[0]:
-        columns[PASS_RATE] = "number"
-    fields = [(name, _arrow_type(kind)) for name, kind in columns.items()]
+    fields = [(name, _arrow_type(kind)) for name, kind in form.columns.items()]
     table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
     pyarrow.parquet.write_table(table, path)
 
 
 def _arrow_type(kind: Any) -> Any:
-    """The type in Arrow. `kind` is "text", "whole" or "number", a list with one kind, or a dict of names and kinds."""
+    """The type in Arrow. `kind` is "text" or "whole", a list with one kind, or a dict of names and kinds."""
     import pyarrow
 
     if isinstance(kind, list):
@@ -199,6 +194,5 @@ def _arrow_type(kind: Any) -> Any:
     types = {
         "text": pyarrow.string(),
         "whole": pyarrow.int64(),
-        "number": pyarrow.float64(),
     }
     return types[kind]

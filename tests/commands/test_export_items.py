@@ -268,32 +268,6 @@ def test_a_folder_has_tasks_of_ones_own_and_other_parameters(
     assert capsys.readouterr().out == "1.0\n"
 
 
-@pytest.mark.parametrize("split", ["train", "eval"])
-def test_pass_rates_are_of_the_question_or_of_the_level(
-    split: str, rows: Rows, tmp_path: Path, in_process_workers: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("--items", "eval", "--eval-tasks", "all") if split == "eval" else ("--items", "12")
-    chosen = ("--tasks", "chain_sum,gcd", "--complexity", "0") if split == "train" else ("--tasks", "chain_sum,gcd")
-    plain = read(export_items(tmp_path / "plain", *options, *chosen), "hf", split)
-    first = plain[0]
-    shared = {"messages": [], "attempt": 0, "index": 0, **{name: first[name] for name in ("task", "level", "seed")}}
-    shared |= {"question": first["question"], "question_digest": first["question_digest"]}
-    other = {**shared, "question": "another", "question_digest": "another", "level": 17}
-    samples = [{**shared, "score": score} for score in (1.0, 1.0, 0.9, 0.0, None)] + [{**other, "score": 1.0}]
-    results = tmp_path / "results"
-    results.mkdir()
-    (results / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-    general = {"model_name": "some-model", "generation_parameters": {}}
-    (results / "metrics.json").write_text(json.dumps({"config_general": general}))
-    for name in ("hf", "verl", "nemo-gym"):
-        folder = export_items(tmp_path / name, *options, *chosen, "--format", name, "--pass-rates", str(results))
-        for row, same in zip(read(folder, name, split), plain, strict=True):
-            is_known = same["task"] == first["task"] and (split == "train" or same["question"] == first["question"])
-            assert row["pass_rate"] == (0.5 if is_known else None)
-        assert "share of right completions of some-model" in (folder / "README.md").read_text()
-    assert "rows have a pass rate of some-model." in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -309,11 +283,9 @@ def test_pass_rates_are_of_the_question_or_of_the_level(
             ["--cold-start", "3", "--min-score", "1", "--eval-seed", "1"],
             "--cold-start does not use --min-score, --eval-",
         ),
-        (["PATH", "--pass-rates", "x", "--seed", "1"], "An export of completions does not use --pass-rates, --seed."),
+        (["PATH", "--tasks", "gcd", "--seed", "1"], "An export of completions does not use --tasks, --seed."),
         (["PATH", "--tasks", "gcd", "--eval-complexity", "1"], "completions does not use --tasks, --eval-complexity."),
-        (["--items", "3", "--public"], "--public: expected --push-to-hub"),
         (["--items", "20", "--tasks", "coin_flip", "--complexity", "0"], "expected 20 different questions, but"),
-        (["--items", "3", "--pass-rates", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

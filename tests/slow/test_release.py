@@ -125,8 +125,8 @@ CALLS = {
     "report": ("report sample_run -o report.html", "report.html"),
     "export": ("export sample_run/data_dumps --to exported", "rows of"),
     "regrade": ("regrade dumps --to regraded", "The new lines are in regraded"),
-    "benchmark": ("benchmark --to held_out --tasks chain_sum", "5 questions of 1 tasks"),
-    "benchmark --check": ("benchmark --check held_out", "All 5 questions are the same here"),
+    "export --items": ("export --items eval --tasks chain_sum --to held_out", "5 held-out questions"),
+    "benchmark": ("benchmark --check held_out", "All 5 questions are the same here"),
 }
 """A call of each command that needs no server, and a part of what it prints."""
 SERVERS = {"serve", "grade-server", "openenv"}
