@@ -105,7 +105,7 @@ class ReasoningGymEnv(BaseEnv):
         self.task_names: list[str] = []
         """The tasks that are served."""
         self.test_items_with_scorers: list[TestItem] = []
-        """`(rg_item, dataset)` of each held-out question, once the questions are made. Evaluations use this list."""
+        """`(rg_item, dataset)` of each held-out question. `setup` or the first evaluation fills the list."""
         self.eval_metrics: list[tuple[str, Any]] = []
         self.state = RunState(config.group_size, config.batch_size, config.total_steps)
         self.inference = InferenceClient(
@@ -145,7 +145,7 @@ class ReasoningGymEnv(BaseEnv):
         self._pipeline = GroupPipeline(run)
         self.task_names = run.task_names
         self.test_items_with_scorers = run.test_items
-        # A subclass with a `setup` of its own can edit the list of questions there.
+        # A subclass can edit the list of questions in its `setup`.
         if self.mode.makes_questions_at_start or type(self).setup is not ReasoningGymEnv.setup:
             await run.questions()
 
@@ -321,7 +321,8 @@ class ReasoningGymEnv(BaseEnv):
 
     @property
     def rng(self) -> random.Random:
-        """A random generator for subclasses, seeded with `seed`. Checkpoints keep its state. Nothing here uses it."""
+        """A random generator for subclasses, seeded with `seed`. Checkpoints keep its state. This package does not use
+        it."""
         return self._own.rng
 
     @rng.setter

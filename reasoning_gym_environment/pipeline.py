@@ -10,9 +10,9 @@
      │          └ prompt, token budget, requests                                                  (inference/)
      └ task, level, seed, item                                                                     (sampling/)
 
-One `Episode` travels the whole way. What `score` returns is what is dumped and sent. Every attempt to make a group ends
-in exactly one call of `finish`, with the GroupOutcome that says how. An attempt that brought no completions may have
-its item requeued for another attempt.
+One `Episode` travels the whole way. The pipeline dumps and sends the group that `score` returns. Every attempt to make
+a group ends in exactly one call of `finish`, with the GroupOutcome that says how. An attempt that brought no
+completions may have its item requeued for another attempt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The questions of an evaluation and how each is asked, both of which a subclass may change.
+"""The questions of an evaluation, and the request of each question. A subclass may change both.
 
     env.test_items_with_scorers ── asked_questions ──> EvalSet
     a question of it ── QuestionsOfHook ──> env.rollout_and_score_eval ──> its score and its sample
@@ -24,7 +24,7 @@ from .hooks import Hooks
 
 
 async def make_questions(env: Hooks) -> None:
-    """Make the questions of `env.test_items_with_scorers`, unless they exist or a subclass has a list of its own.
+    """Make the questions of `env.test_items_with_scorers`, unless they exist or a subclass has set another list.
 
     Raises EnvironmentSetupError if there is no question.
     """
@@ -47,7 +47,7 @@ _samples_of_hook: ContextVar[list[dict[str, Any]]] = ContextVar("_samples_of_hoo
 class QuestionsOfHook:
     """Asks each question through the environment's method `rollout_and_score_eval`.
 
-    What the method returns is the score. The sample also has the completion if the method is ours, or calls ours.
+    The method returns the score. The sample also has the completion if the method is ours, or calls ours.
     """
 
     def __init__(self, env: Hooks) -> None:
@@ -58,7 +58,7 @@ class QuestionsOfHook:
 
     async def __call__(self, problem: Problem, attempt: int) -> dict[str, Any]:
         samples: list[dict[str, Any]] = []
-        # Each question is asked in a task of its own, which has its own context.
+        # The evaluator starts an asyncio task for each question, and each task has a separate context.
         _samples_of_hook.set(samples)
         try:
             score = await self._env.rollout_and_score_eval(self._items[_key(problem)])
@@ -93,7 +93,7 @@ async def rollout_and_score(env: Hooks, test_item: TestItem) -> float | None:
     """What `rollout_and_score_eval` does: the score of one question, or None if it could not be scored."""
     sample = await env.run.evaluator.evaluate_one(problem_of(*test_item))
     with contextlib.suppress(LookupError):
-        # Nobody waits for the sample if other code calls the method.
+        # If other code calls the method, the sample is unused.
         _samples_of_hook.get().append(sample)
     credit: float | None = sample["credit"]
     return credit

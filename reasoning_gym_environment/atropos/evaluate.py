@@ -60,7 +60,7 @@ async def evaluate(env: Hooks) -> dict[str, float]:
 
 
 async def evaluate_at_step(env: Hooks) -> None:
-    """An evaluation of `serve`. The questions are made before `evaluate`, because that of a subclass may read them."""
+    """An evaluation of `serve`. It makes the questions first, because `evaluate` of a subclass may read them."""
     try:
         await make_questions(env)
     except EnvironmentSetupError as error:

@@ -15,7 +15,7 @@ _OWN_REWARDS = "override score(), and change the scores of what super().score() 
 _CHOICE_OF_TASKS = "set include_tasks, exclude_tasks or task_modules"
 _DIFFICULTY = "set task_overrides or complexity_mode, or register a curriculum with reasoning-gym (task_modules)"
 _LEVELS = "set complexity_mode and curriculum_target_accuracy; get_curriculum_stats() shows the levels"
-_DUMPS = "override handle_send_to_api() or postprocess_histories(), which see each group; dumps are written at once"
+_DUMPS = "override handle_send_to_api() or postprocess_histories(), which see each group"
 _LOOP = "`serve` has its own loop; override get_next_item(), collect_trajectories() or handle_send_to_api()"
 _API = "the client of run-api is in trainer/api.py; override handle_send_to_api()"
 

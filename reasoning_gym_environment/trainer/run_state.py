@@ -31,7 +31,7 @@ class RunState:
 
 
 class SubclassState:
-    """What a subclass may use and change: a random generator, and how far its `iter` is ahead of the item stream.
+    """Values that a subclass may use and change: a random generator, and the lead of its `iter` over the item stream.
 
     Checkpoints keep both. The generator is only saved once it has been used, and only if it is a `random.Random`.
     """
