@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wandb
 from atroposlib.envs.base import (
@@ -375,12 +375,14 @@ class ReasoningGymEnv(BaseEnv):
             **stats,
         }
 
-    def __getattr__(self, name: str) -> Any:
-        # Python calls this after it has found no such attribute, or after a property has raised an AttributeError.
-        remedy = remedy_of(name)
-        if remedy is not None:
-            raise AttributeError(f"{name} is a name of the original environment. Here, {remedy}.")
-        return self.__getattribute__(name)
+    if not TYPE_CHECKING:
+        # With this method, a type checker would accept any name.
+        def __getattr__(self, name: str) -> Any:
+            # Python calls this after it has found no such attribute, or after a property has raised an AttributeError.
+            remedy = remedy_of(name)
+            if remedy is not None:
+                raise AttributeError(f"{name} is a name of the original environment. Here, {remedy}.")
+            return self.__getattribute__(name)
 
     # --- the three commands
 
