@@ -65,6 +65,7 @@ from .telemetry.wandb_log import (
     has_tables,
     table_rows,
 )
+from .trainer.group_file import GroupSink
 from .trainer.run_state import RunState, SubclassState
 from .utils.shutdown import run_then_close, shutdown_step
 
@@ -117,6 +118,8 @@ class ReasoningGymEnv(BaseEnv):
         self.budget = TokenBudget(config.max_token_length, self.state, self.inference)
         self.settings_as_yaml = ""
         """All settings of the command `evaluate`, which it writes beside its results."""
+        self.group_file: GroupSink | None = None
+        """Takes the groups of `process`, which sets this before `setup`."""
         self._own = SubclassState(config.seed)
         self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
@@ -141,6 +144,7 @@ class ReasoningGymEnv(BaseEnv):
             state=self.state,
             own=self._own,
             run_id=self._run_id,
+            group_file=self.group_file,
         )
         self._pipeline = GroupPipeline(run)
         self.task_names = run.task_names

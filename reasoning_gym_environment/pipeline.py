@@ -80,6 +80,7 @@ class GroupPipeline:
         episode = episode_of(item)
         # The item may have had a group before.
         episode.rollouts = []
+        episode.is_handed_on = False
         try:
             completions = await self._complete(episode)
             if not completions:
@@ -229,12 +230,14 @@ class GroupPipeline:
         Returns whether the delivery of the group has begun.
         """
         run = self.run
+        if episode is not None:
+            episode.is_handed_on = True
         problem = self._why_unusable(group, heeds_length=heeds_length)
         if problem is not None:
             outcome, reason = problem
             self.drop(episode, outcome, reason)
             return False
-        run.group_file.write(group)
+        run.group_file.write(group, episode)
         if not to_api:
             self.finish(episode, GroupOutcome.WRITTEN)
             return False
@@ -280,6 +283,11 @@ class GroupPipeline:
         """Drop an item for which a subclass returned no group, although the pipeline made one or was not used."""
         if self.run.stream.ledger.is_handed_out(episode.problem):
             self._end_without_group(episode, "collect_trajectories of a subclass returned no group")
+
+    def drop_if_not_handed_on(self, episode: Episode) -> None:
+        """Drop a scored group that `handle_send_to_api` of a subclass has not passed to ours."""
+        if not episode.is_handed_on and self.run.stream.ledger.is_handed_out(episode.problem):
+            self.drop(episode, GroupOutcome.DROPPED, "handle_send_to_api of a subclass did not pass the group on")
 
     def _end_without_group(self, episode: Episode, reason: str) -> None:
         """End an attempt that has no group to send. The `reason` is for groups that have a signal."""

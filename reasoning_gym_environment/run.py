@@ -30,7 +30,7 @@ from .scoring.scorer import Scorer
 from .telemetry.telemetry import Telemetry
 from .trainer.api import TrajectoryApi
 from .trainer.checkpoints import RunCheckpoints
-from .trainer.group_file import GroupFile
+from .trainer.group_file import GroupFile, GroupSink
 from .trainer.run_state import RunState, SubclassState
 from .trainer.transport import HttpTransport
 from .utils.resilience import RepeatedEvents
@@ -96,8 +96,12 @@ class Run:
         state: RunState,
         own: SubclassState,
         run_id: str,
+        group_file: GroupSink | None = None,
     ) -> None:
-        """`runtime` has its workers running; `sampler` draws training items from them. `own` belongs to a subclass."""
+        """`runtime` has its workers running; `sampler` draws training items from them. `own` belongs to a subclass.
+
+        `group_file` takes the groups, by default for the file of `data_path_to_save_groups`.
+        """
         self.config = config
         self.mode = mode
         self.runtime = runtime
@@ -111,7 +115,7 @@ class Run:
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.thinking_opened = inference.render(build_messages("")).thinking_opened
         self.api = TrajectoryApi(config, state, self.failures, HttpTransport(config.rollout_server_url))
-        self.group_file = GroupFile(config.data_path_to_save_groups, self.failures)
+        self.group_file = group_file or GroupFile(config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
@@ -130,6 +134,7 @@ class Run:
         state: RunState,
         own: SubclassState,
         run_id: str,
+        group_file: GroupSink | None = None,
     ) -> Run:
         """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
         logger.info("Starting workers and loading reasoning-gym.")
@@ -157,6 +162,7 @@ class Run:
                 state=state,
                 own=own,
                 run_id=run_id,
+                group_file=group_file,
             )
         except BaseException:
             await runtime.close()

@@ -231,6 +231,7 @@ class World:
         self.eval_metrics: list[tuple[str, Any]] = []
         self.test_items_with_scorers: list[Any] = []
         self.settings_as_yaml = ""
+        self.group_file = None
         self.task_duration: list[float] = []
         self.succeeded_task_duration: list[float] = []
         self.failed_task_duration: list[float] = []

@@ -17,6 +17,7 @@ from ..inference.prompts import TokenBudget
 from ..items import Item, TestItem
 from ..pipeline import GroupPipeline
 from ..run import Run
+from ..trainer.group_file import GroupSink
 
 DROPPED_BY_SUBCLASS = "postprocess_histories returned no group"
 """The reason in the log for a group that a subclass has dropped."""
@@ -34,6 +35,7 @@ class Hooks(Protocol):
     eval_metrics: list[tuple[str, Any]]
     test_items_with_scorers: list[TestItem]
     settings_as_yaml: str
+    group_file: GroupSink | None
     task_duration: list[float]
     succeeded_task_duration: list[float]
     failed_task_duration: list[float]
@@ -58,11 +60,14 @@ class Hooks(Protocol):
     async def postprocess_histories(self, trajectories: Any) -> Any:
         """The group, changed as a subclass wants it, or None if the subclass drops it."""
 
-    async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
-        """Begin to deliver a scored group."""
-
-    async def log_group(self, group: Any, item: Any) -> None:
-        """Note a group that is sent or written."""
+    async def handle_send_to_api(
+        self,
+        scored_data: Any,
+        item: Any = None,
+        do_send_to_api: bool = True,
+        abort_on_any_max_length_exceeded: bool = True,
+    ) -> None:
+        """Begin to deliver a scored group, or only write it to the file of groups."""
 
     async def cleanup(self) -> None:
         """Called after each group."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +22,7 @@ from tqdm import tqdm
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..items import episode_of
-from ..records import plain
+from ..records import Episode, plain
 from ..storage.json_lines import AppendLog, described, open_groups
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
@@ -97,19 +98,53 @@ async def process(env: Hooks) -> None:
             logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
         if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.budget)
+            file = ProcessFile(groups, settings["reasoning_gym"])
+            env.group_file = file
             await env.setup()
-            await GroupWriter(env, groups).run()
+            await GroupWriter(env, groups, file).run()
         if not config.dry_run:
             _report(env, groups)
     finally:
         await asyncio.to_thread(groups.close)
 
 
+class ProcessFile:
+    """Writes each group as a line of the file, with its item and the settings of the run. Implements `GroupSink`."""
+
+    def __init__(self, groups: AppendLog, version: str) -> None:
+        """`version` is the release of reasoning-gym."""
+        self._groups = groups
+        self._version = version
+        self._written: set[int] = set()
+        """The identities of the entries whose groups were written since `took` was called for them."""
+
+    def write(self, group: Mapping[str, Any], episode: Episode | None) -> None:
+        """Append a group. Raises EnvironmentSetupError if the disk refuses it."""
+        assert episode is not None, "process gives every group its item"
+        details = described(episode, self._version, self._groups.identity or {})
+        try:
+            self._groups.append({**group, **details})
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot write groups to {self._groups.path}: {error}.") from error
+        self._written.add(id(episode.problem.entry))
+
+    def took(self, item: Any) -> bool:
+        """Whether the group of this item was written: `handle_send_to_api` does not say so, and may drop the group."""
+        _, entry, _ = item
+        is_written = id(entry) in self._written
+        self._written.discard(id(entry))
+        return is_written
+
+    async def close(self) -> None:
+        """The command closes the file."""
+
+
 class GroupWriter:
     """Makes the groups that a file still lacks."""
 
-    def __init__(self, env: Hooks, groups: AppendLog) -> None:
+    def __init__(self, env: Hooks, groups: AppendLog, file: ProcessFile) -> None:
         self._env = env
+        self._file = file
         self._run = env.run
         self._config = env.config
         self._groups = groups
@@ -255,14 +290,14 @@ class GroupWriter:
         if group is None:
             env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
             return False
-        await env.log_group(group, item)
-        details = described(episode, self._run.runtime.library.version, self._groups.identity or {})
         try:
-            self._groups.append({**group, **details})
-        except OSError as error:
+            await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
+        except EnvironmentSetupError:
             env.pipeline.finish(episode, GroupOutcome.FAULT)
-            raise EnvironmentSetupError(f"Cannot write groups to {self._groups.path}: {error}.") from error
-        env.pipeline.finish(episode, GroupOutcome.WRITTEN)
+            raise
+        if not self._file.took(item):
+            env.pipeline.drop_if_not_handed_on(episode)
+            return False
         self._run.state.step += 1
         if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()

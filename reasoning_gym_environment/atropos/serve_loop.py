@@ -376,6 +376,7 @@ class ServeLoop:
                     env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
                 else:
                     await env.handle_send_to_api(group, item)
+                    env.pipeline.drop_if_not_handed_on(episode)
                     is_made = True
                 is_finished = True
             await env.cleanup()

@@ -8,13 +8,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from ..records import Episode
 from ..storage.json_lines import AppendLog, open_groups
 from ..utils.resilience import BackgroundCalls, RepeatedEvents
 
 MOST_WAITING = 64
 """While this many groups wait for the disk, further groups are not written."""
+
+
+class GroupSink(Protocol):
+    """Takes the groups of a run, for a file."""
+
+    def write(self, group: Mapping[str, Any], episode: Episode | None) -> None:
+        """Write a group, or begin to write it. The episode is None for a group without an item."""
+
+    async def close(self) -> None:
+        """Finish the file. Safe to call twice. Raises OSError."""
 
 
 class GroupFile:
@@ -27,7 +38,7 @@ class GroupFile:
         self._disk = BackgroundCalls("groups")
         self._writes: set[asyncio.Future[None]] = set()
 
-    def write(self, group: Mapping[str, Any]) -> None:
+    def write(self, group: Mapping[str, Any], episode: Episode | None = None) -> None:
         """Begin to append a group. If the disk refuses it or hangs, log that."""
         if self._path is None:
             return

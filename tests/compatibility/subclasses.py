@@ -57,6 +57,18 @@ class ScoresNothing(ReasoningGymEnv):
         return None
 
 
+class SendsEverySecond(ReasoningGymEnv):
+    """Decides about each group where Atropos sends or writes it."""
+
+    seen = 0
+
+    async def handle_send_to_api(self, scored_data: Any, item: Any = None, *arguments: Any, **options: Any) -> None:
+        self.seen += 1
+        if self.seen % 2 == 0:
+            scored_data["scores"] = [score * 2 for score in scored_data["scores"]]
+            await super().handle_send_to_api(scored_data, item, *arguments, **options)
+
+
 class OwnPrompt(ReasoningGymEnv):
     """Gives the model another system message."""
 

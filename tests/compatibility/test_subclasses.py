@@ -154,6 +154,22 @@ async def test_process_writes_what_score_returns(
         assert [detail["score"] for detail in line["rollout_details"]] == line["scores"]
 
 
+async def test_a_subclass_decides_which_groups_are_sent_and_written(
+    made: Command, api: FakeApi, tmp_path: Path
+) -> None:
+    served = made(theirs.SendsEverySecond)
+    await serve(served, api, lambda: len(api.groups) >= 3)
+    written = made(theirs.SendsEverySecond, data_path_to_save_groups=str(tmp_path / "groups.jsonl"))
+    lines = await process(written)
+    assert (len(lines), written.seen) == (3, 6)
+    for group in (*api.groups, *lines):
+        assert sorted(set(group["scores"])) == [0.0, 2.0]
+    assert written.run.telemetry.outcomes.metrics() == {"groups/written": 3.0, "groups/dropped": 3.0}
+    for env in (served, written):
+        assert env.run.failures.last_detail == "handle_send_to_api of a subclass did not pass the group on"
+    assert served.run.telemetry.outcomes.metrics()["groups/dropped"] >= 3
+
+
 async def test_the_curriculum_and_the_metrics_follow_scores_that_a_subclass_makes_alone(
     made: Command, tmp_path: Path
 ) -> None:
