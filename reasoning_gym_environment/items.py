@@ -226,11 +226,15 @@ def rollouts_scored_elsewhere(completions: Sequence[Completion], group: Mapping[
     """
     unscored = [Rollout(completion, Score(0.0, Outcome.WRONG), 0.0) for completion in completions]
     overrides = group.get("overrides") or [{}] * len(group["scores"])
+    without_advantage = []
+    for tokens, override in zip(group["tokens"], overrides, strict=False):
+        if override.get("set_advantage_to_zero"):
+            without_advantage.append(tokens)
     rollouts = []
-    for rollout, override in zip(take_scores(unscored, group), overrides, strict=False):
+    for rollout in take_scores(unscored, group):
         value = min(1.0, max(0.0, rollout.reward))
         score = Score(value, outcome_of(value), explanation="scored by a subclass")
-        reason = SET_BY_SUBCLASS if override.get("set_advantage_to_zero") else None
+        reason = SET_BY_SUBCLASS if rollout.completion.tokens in without_advantage else None
         rollouts.append(dataclasses.replace(rollout, score=score, base_reward=value, mask_reason=reason))
     return rollouts
 

@@ -114,11 +114,21 @@ class GroupPipeline:
                 episode.rollouts = take_scores(episode.rollouts, group)
             else:
                 episode.rollouts = rollouts_scored_elsewhere(completions, group)
-                await self._observe(episode)
+                if episode.rollouts:
+                    await self._observe(episode)
+            self._note_changed_sequences(episode, group)
         await self.run.telemetry.dump(episode)
         if group is None:
             self._end_without_group(episode, "score() of a subclass returned no group")
         return group
+
+    def _note_changed_sequences(self, episode: Episode, group: ScoredDataGroup) -> None:
+        """Count the sequences that are no completion of the server. Without one, their text is unknown."""
+        sent = len(group["tokens"])
+        changed = sent - len(episode.rollouts)
+        if changed:
+            kind = "sequences changed by score() of a subclass, they are sent but not in the dumps and metrics"
+            self.run.failures.note(kind, f"{changed} of {sent} in a group of {episode.problem.task}")
 
     # --- complete
 

@@ -41,6 +41,16 @@ class OwnScore(ReasoningGymEnv):
         return group
 
 
+class ShortensSequences(OwnScore):
+    """Sends other tokens than the server has sampled."""
+
+    async def score(self, rollout_group_data: list[dict[str, Any]]) -> Any:
+        group = await super().score(rollout_group_data)
+        for name in ("tokens", "masks", "inference_logprobs"):
+            group[name] = [values[:-1] for values in group[name]]
+        return group
+
+
 class BoxedAnswers(ReasoningGymEnv):
     """Reads the answer from another form."""
 

@@ -154,6 +154,18 @@ async def test_process_writes_what_score_returns(
         assert [detail["score"] for detail in line["rollout_details"]] == line["scores"]
 
 
+async def test_sequences_that_a_subclass_changes_are_sent_and_missing_from_the_dumps_by_name(
+    made: Command, api: FakeApi
+) -> None:
+    env = made(theirs.ShortensSequences, dump_rollouts=True, dump_failed_rollouts=True)
+    await serve(env, api, lambda: len(api.groups) >= 3)
+    assert all(group["scores"] == [0.01, 0.02, 0.03, 0.04] for group in api.groups)
+    kind = "sequences changed by score() of a subclass, they are sent but not in the dumps and metrics"
+    assert env.run.failures.counts.keys() == {kind}
+    assert env.run.failures.last_detail == "4 of 4 in a group of chain_sum"
+    assert dumped(env.datadumps_dir, "*") == []
+
+
 async def test_a_subclass_decides_which_groups_are_sent_and_written(
     made: Command, api: FakeApi, tmp_path: Path
 ) -> None:
