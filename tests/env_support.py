@@ -88,8 +88,8 @@ def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, s
     """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
     from reasoning_gym_environment.trainer.api import TrajectoryApi
 
-    async def answer(*_: Any, **__: Any) -> dict[str, Any]:
-        names = {"status": "success", "wandb_name": "x", "checkpoint_dir": str(folder), "checkpoint_interval": 5}
-        return {**names, "env_id": number, "starting_step": step}
+    async def answer(self: Any, method: str, path: str, kind: Any, body: Any = None) -> Any:
+        names = {"wandb_name": "x_0", "checkpoint_dir": str(folder), "checkpoint_interval": 5, "num_steps": -1}
+        return kind.model_validate({**names, "env_id": number, "starting_step": step})
 
     monkeypatch.setattr(TrajectoryApi, "_until_answered", answer)

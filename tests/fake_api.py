@@ -9,17 +9,26 @@ from aiohttp.test_utils import TestServer
 
 
 class FakeApi:
-    """A trajectory API whose every answer can be changed; `known` counts the environments that it has registered."""
+    """A trajectory API whose every answer can be changed.
+
+    `names` are the desired names of the environments that it has registered, marks included, in the order of their
+    numbers.
+    """
 
     def __init__(self) -> None:
         self.has_trainer = self.keeps_connections = True
-        self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
+        self.step = self.failures = self.errors = self.posts = self.lookups = 0
+        self.names: list[str] = []
         self.num_steps, self.failure, self.status = 9, 503, 200
         self.text = '{"detail": "weight: Field required"}'
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.checkpoints: tuple[str, int] = ("unused", -1)
         self.groups: list[dict[str, Any]] = []
         self.signed_off: list[int] = []
+        self.changed_status: dict[str, Any] = {}
+        """Values that replace or add to those of the status."""
+        self.refused: dict[str, int] = {}
+        """The code with which requests for a path are answered, by path."""
         self.address, self._port = "", 0
 
     async def start(self) -> None:
@@ -33,6 +42,15 @@ class FakeApi:
     async def stop(self) -> None:
         await self._server.close()
 
+    def forget(self, *names: str) -> None:
+        """Become another process, at which environments of these names have registered already."""
+        self.names = list(names)
+
+    @property
+    def environments(self) -> list[str]:
+        """The names of the environments, without marks."""
+        return [name for name in self.names if not name.startswith("mark-")]
+
     async def _answer(self, request: web.Request) -> web.Response:
         response = await self._answer_to(request)
         if not self.keeps_connections:
@@ -41,6 +59,8 @@ class FakeApi:
 
     async def _answer_to(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
+        if path in self.refused:
+            return web.Response(status=self.refused[path], text="{}")
         if path == "scored_data":
             self.posts += 1
             if self.status == 200:
@@ -55,19 +75,21 @@ class FakeApi:
             self.failures -= 1
             return web.Response(status=self.failure, text=self.text)
         if path == "register-env":
-            return web.json_response(self._registered())
+            return web.json_response(self._registered(body["desired_name"]))
         if path == "status-env":
             self.errors -= 1
-            if body["env_id"] >= self.known or self.errors >= 0:
+            if body["env_id"] >= len(self.names) or self.errors >= 0:
                 return web.Response(status=500, text="Internal Server Error")
             queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
-            return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": body["env_id"], **queue})
+            status = {"current_step": self.step, "env_weight": 1.0, **queue, **self.changed_status}
+            return web.json_response(status)
         return web.json_response(self.info)
 
-    def _registered(self) -> dict[str, Any]:
+    def _registered(self, name: str) -> dict[str, Any]:
         if not self.has_trainer:
             return {"status": "wait for trainer to start"}
-        self.known += 1
-        names = {"wandb_name": f"x_{self.known - 1}", "checkpoint_dir": self.checkpoints[0]}
+        real_name = f"{name}_{self.names.count(name)}"
+        self.names.append(name)
+        names = {"wandb_name": real_name, "checkpoint_dir": self.checkpoints[0]}
         steps = {"checkpoint_interval": self.checkpoints[1], "starting_step": self.step, "num_steps": self.num_steps}
-        return {"status": "success", "env_id": self.known - 1, **names, **steps}
+        return {"status": "success", "env_id": len(self.names) - 1, **names, **steps}

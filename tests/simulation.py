@@ -371,7 +371,7 @@ class World:
     async def rollout_and_score_eval(self, test_item: Any) -> float | None:
         return None
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[None]:
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[bool]:
         return self.run.checkpoints.begin(step, data)
 
     def load_checkpoint(self) -> None:

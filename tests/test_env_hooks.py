@@ -93,7 +93,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     await resumed.setup()
     await register(resumed)
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
-    assert (env.run.stream.instance, resumed.run.stream.instance, resumed.run_uuid) == ("2", "2", env.run_uuid)
+    assert (env.run.stream.instance, resumed.run.stream.instance, resumed.run_uuid) == ("0", "0", env.run_uuid)
 
 
 async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:

@@ -93,7 +93,7 @@ class Hooks(Protocol):
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log everything that was counted since the last log step."""
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[None] | None:
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[Any] | None:
         """Begin to write the checkpoint of this step. A subclass may return nothing."""
 
     def load_checkpoint(self) -> None:

@@ -31,15 +31,11 @@ async def register(env: Hooks) -> None:
     else:
         run.stream.begin(run.checkpoints.stream_name())
         logger.info("This instance draws item stream %r.", run.stream.instance)
-    killed = run.checkpoints.killed_number
-    if killed is not None:
-        logger.warning(
-            "Signing off environment %d, which an earlier process of this run left registered.",
-            killed,
-        )
-        await run.api.sign_off(killed)
     # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
-    await run.checkpoints.save_latest()
+    is_saved = await run.checkpoints.save_latest()
+    if is_saved and run.checkpoints.predecessor is not None:
+        # run-api does not notice when an environment is killed, and keeps its share of every batch reserved.
+        await run.api.sign_off_predecessor(*run.checkpoints.predecessor)
 
 
 async def serve(env: Hooks) -> None:

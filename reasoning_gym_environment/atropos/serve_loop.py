@@ -158,7 +158,7 @@ class ServeLoop:
         self._status: Mapping[str, Any] | None = None
         self._sent_before_status = 0
         self._changed = asyncio.Event()
-        self._saving: set[asyncio.Future[None]] = set()
+        self._saving: set[asyncio.Future[Any]] = set()
         self._polls: set[asyncio.Task[None]] = set()
         self._is_over = False
         self._error: BaseException | None = None
@@ -255,7 +255,7 @@ class ServeLoop:
             self._saving.add(task)
             task.add_done_callback(self._saved)
 
-    def _saved(self, task: asyncio.Future[None]) -> None:
+    def _saved(self, task: asyncio.Future[Any]) -> None:
         self._saving.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,14 +1,20 @@
 """The client of one trajectory API: registration, status of the run, and delivery of scored groups.
 
     register ──> status, ten times a second ──> ...     unavailable: wait, and start no group meanwhile
-        └──(API restarted or reset: register again)─┘    available again: continue with the same items and levels
+        ^                     │
+        │                     v
+        └── API unknown <── does the API still know this environment? ──> known: continue with the same number
 
     group ──> deliver ──(API available, trainer registered)──> sent | refused     then its item is finished
                   └──(more than max_staleness_steps since it was sampled)──> stale
 
-A restarted API knows neither the trainer nor the environments. A group must not reach it before the trainer has
-registered again: the API would accept the group, and would then take the trainer's registration for a repetition and
-ignore it. So a group travels only on a connection on which the API has shown its trainer (transport.py).
+A restarted API knows neither the trainer nor the environments, and gives the same numbers again, to environments in
+any order. So after each outage, the client looks at its mark (marks.py). If the API knows the mark, the number is still
+valid. Otherwise the client registers again, and signs nothing off.
+
+A group must not reach a restarted API before the trainer has registered again: the API would accept the group, and
+would then take the trainer's registration for a repetition and ignore it. So a group travels only on a connection on
+which the API has shown its trainer (transport.py).
 
 Deliveries are detached: whoever hands over a group does not wait for it, and cannot cancel it.
 """
@@ -18,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config import ReasoningGymEnvConfig
@@ -30,6 +36,8 @@ from ..utils.resilience import (
     cancel_and_wait,
     with_deadline,
 )
+from .answers import AnswerT, Limits, Planted, Registered, Status, parse
+from .marks import NO_TRAINER, is_known, new_mark, registration_of
 from .run_state import RunState
 from .transport import ApiError, RefusedError, Transport
 
@@ -45,24 +53,10 @@ MAX_DELAY_S = 2.0
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
-REGISTRATION_KEYS = (
-    "checkpoint_dir",
-    "checkpoint_interval",
-    "env_id",
-    "num_steps",
-    "starting_step",
-    "wandb_name",
-)
-LIMITS_KEYS = ("batch_size", "max_token_len")
-STATUS_KEYS = (
-    "current_step",
-    "env_weight",
-    "max_group_size",
-    "queue_size",
-    "self_queue_size",
-)
-
 NO_NEW_GROUPS = "no new groups are started"
+
+SMALLEST_CHANGE = 0.001
+"""Smaller changes of the share of a batch that is reserved are differences of rounding."""
 
 CLOSE_S = 2.0
 """Shutdown waits this long for groups that are still being delivered, and this long for the answer to the sign-off."""
@@ -71,8 +65,7 @@ CLOSE_S = 2.0
 class TrajectoryApi:
     """Client for one trajectory API. It writes the trainer's limits and steps into `state`, and counts lost groups.
 
-    `is_available` is false from the first failed request until the API answers again, and after a refused connection
-    until this environment has registered again.
+    `is_available` is false from the first failed request until the API has answered again and knows this environment.
     `sent` counts the groups that the API has accepted, `in_delivery` those on their way.
     """
 
@@ -95,7 +88,11 @@ class TrajectoryApi:
             max_delay_s=MAX_DELAY_S,
         )
         self._trainer_sets_steps = state.total_steps == -1
-        self._is_restarted = False
+        self._mark: str | None = None
+        """Shows whether the API is the process that gave our number; None if it cannot, because an answer was lost."""
+        self._reserved: float | None = None
+        """The share of each batch that all environments have reserved, according to the newest status."""
+        self._weight: float | None = None
         self._status_requests = itertools.count(1)
         self._newest_status = 0
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -103,7 +100,7 @@ class TrajectoryApi:
 
     @property
     def is_available(self) -> bool:
-        return not self._outage.is_on and not self._is_restarted
+        return not self._outage.is_on
 
     @property
     def in_delivery(self) -> int:
@@ -119,50 +116,49 @@ class TrajectoryApi:
         """
         state = self._state
         answer = await self._registration()
-        state.env_id = answer["env_id"]
-        state.step = answer["starting_step"]
-        state.metrics_prefix = answer["wandb_name"]
-        state.checkpoint_dir = answer["checkpoint_dir"]
-        state.checkpoint_interval = answer["checkpoint_interval"]
+        state.step = answer.starting_step
+        state.metrics_prefix = answer.wandb_name
+        state.checkpoint_dir = answer.checkpoint_dir
+        state.checkpoint_interval = answer.checkpoint_interval
         self._take_over_steps(answer)
         if state.total_steps == -1:
             raise EnvironmentSetupError(
                 "Neither env.total_steps nor the trainer says how many steps there are: set env.total_steps."
             )
+        self._outage.over()
         logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
 
-    async def _register_again(self, reason: str) -> None:
-        """Register with an API that was restarted. The run keeps its folder and the names of its metrics."""
-        state = self._state
-        old = state.env_id
+    async def _register_again(self) -> None:
+        """Register with an API that does not know this environment. The run keeps its folder and metric names."""
+        old = self._state.env_id
         answer = await self._registration()
-        new = answer["env_id"]
-        step = answer["starting_step"]
         logger.warning(
-            "Registered again with the trajectory API (%s), as environment %d instead of %s, at step %d.",
-            reason,
-            new,
+            "Registered again with the trajectory API, as environment %d instead of %s, at step %d.",
+            answer.env_id,
             old,
-            step,
+            answer.starting_step,
         )
-        # Numbers only grow. An old number that is not below the new one was given before a restart of the API, and may
-        # belong to another environment by now.
-        if old is not None and old < new:
-            await self.sign_off(old)
-        state.repeated_steps += max(0, state.step - step)
-        state.env_id = new
-        state.step = step
-        self._is_restarted = False
+        self._continue_from(answer.starting_step)
         self._take_over_steps(answer)
         await self.take_over_limits()
 
-    def _take_over_steps(self, registration: Mapping[str, Any]) -> None:
-        """A trainer that was restarted may have another number of steps."""
-        if self._trainer_sets_steps and registration["num_steps"] != -1:
-            self._state.total_steps = registration["num_steps"]
+    def _continue_from(self, step: int) -> None:
+        """The trainer may have gone back to its last checkpoint."""
+        self._state.repeated_steps += max(0, self._state.step - step)
+        self._state.step = step
 
-    async def _registration(self) -> dict[str, Any]:
+    def _take_over_steps(self, registration: Registered) -> None:
+        """A trainer that was restarted may have another number of steps."""
+        if self._trainer_sets_steps and registration.num_steps != -1:
+            self._state.total_steps = registration.num_steps
+
+    async def _registration(self) -> Registered:
+        """Plant new marks, then register."""
         config = self._config
+        mark = new_mark()
+        successor_mark = new_mark()
+        for name in (mark, successor_mark):
+            await self._until_answered("POST", "/register-env", Planted, registration_of(name))
         body = {
             "max_token_length": config.max_token_length,
             "desired_name": config.wandb_name or "reasoning_gym",
@@ -170,7 +166,34 @@ class TrajectoryApi:
             "min_batch_allocation": config.min_batch_allocation,
             "group_size": self._state.group_size,
         }
-        return await self._until_answered("POST", "/register-env", REGISTRATION_KEYS, body)
+        answer = await self._until_answered("POST", "/register-env", Registered, body)
+        self._mark = mark
+        self._state.env_id = answer.env_id
+        self._state.successor_mark = successor_mark
+        return answer
+
+    async def _is_known(self) -> bool:
+        """Whether the API that answers now is the process that has given our number. Raises ApiError."""
+        mark = self._mark
+        if mark is None:
+            return False
+        # This request has no effect, so it may fail any number of times. The look at the mark may not.
+        await self._transport.request("GET", "/wandb_info")
+        self._mark = None
+        try:
+            is_same = await is_known(self._transport, mark)
+        except ApiError as error:
+            if error.is_without_effect:
+                self._mark = mark
+            else:
+                self._note_doubt(error)
+            raise
+        if is_same:
+            self._mark = mark
+        return is_same
+
+    def _note_doubt(self, error: ApiError) -> None:
+        self._failures.note("registration in doubt, run-api may keep its share until it is restarted", str(error))
 
     async def take_over_limits(self) -> None:
         """Take over the trainer's batch size and token limit.
@@ -178,11 +201,11 @@ class TrajectoryApi:
         Raises EnvironmentSetupError if a group is larger than the trainer's batch.
         """
         state = self._state
-        info = await self._until_answered("GET", "/info", LIMITS_KEYS)
-        if info["batch_size"] != -1:
-            state.batch_size = info["batch_size"]
-        if info["max_token_len"] != -1:
-            state.max_token_len = info["max_token_len"]
+        limits = await self._until_answered("GET", "/info", Limits)
+        if limits.batch_size != -1:
+            state.batch_size = limits.batch_size
+        if limits.max_token_len != -1:
+            state.max_token_len = limits.max_token_len
         if state.batch_size == -1:
             logger.warning("Neither env.batch_size nor the trainer sets a batch size. No group will be started.")
         elif state.group_size > state.batch_size:
@@ -197,45 +220,49 @@ class TrajectoryApi:
                 state.batch_size,
                 state.group_size,
             )
+        self._outage.over()
 
-    async def sign_off(self, env_id: int) -> bool:
-        """Tell the API that this environment has ended, so that its share of the batches goes to the others.
+    async def sign_off_predecessor(self, env_id: int, mark: str) -> None:
+        """Sign off the number of an earlier process of this run that was killed, so that its share does not stay.
 
-        Returns whether the API has answered.
+        `mark` is the mark that it has left to its successor. The caller has saved a checkpoint without this mark,
+        because a second look at it would prove nothing.
         """
         try:
-            await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
+            if await is_known(self._transport, mark):
+                logger.warning("Signing off environment %d, which an earlier process of this run left.", env_id)
+                await self._sign_off(env_id)
         except ApiError as error:
-            logger.info(
-                "The trajectory API did not take the sign-off of environment %d: %s",
-                env_id,
-                error,
-            )
-            return False
-        return True
+            self._note_doubt(error)
+
+    async def _sign_off(self, env_id: int) -> None:
+        """Let the share of an environment go to the others. Raises ApiError."""
+        await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
 
     async def _until_answered(
         self,
         method: str,
         path: str,
-        keys: Sequence[str],
+        kind: type[AnswerT],
         body: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> AnswerT:
         """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
         while True:
             try:
                 answer = await self._transport.request(method, path, body)
-                if answer.get("status") == "wait for trainer to start":
-                    raise ApiError("no trainer has requested a batch yet")
-                _check_keys(answer, path, keys)
-            except ApiError as error:
+                if answer.get("status") != NO_TRAINER:
+                    return parse(kind, answer, path)
+                problem = "no trainer has requested a batch yet"
+            except RefusedError as error:
                 # After the first registration a refusal may come from a gateway in front of an API that restarts.
-                if isinstance(error, RefusedError) and self._state.env_id is None:
+                if self._state.env_id is None:
                     raise self._refusal(path, error) from error
-                await asyncio.sleep(self._outage.failed(str(error), "waiting for run-api and its trainer"))
-            else:
-                self._outage.over()
-                return answer
+                problem = str(error)
+            except ApiError as error:
+                if kind is Registered and not error.is_without_effect:
+                    self._note_doubt(error)
+                problem = str(error)
+            await asyncio.sleep(self._outage.failed(problem, "waiting for run-api and its trainer"))
 
     def _refusal(self, path: str, error: RefusedError) -> EnvironmentSetupError:
         said = str(error).rstrip(".")
@@ -256,45 +283,51 @@ class TrajectoryApi:
         step = self._state.step
         try:
             status = await self._request_status()
-            if status["current_step"] < step:
-                raise ApiError(f"it went from step {step} to {status['current_step']}")
+            if status.current_step < step:
+                raise ApiError(f"it went from step {step} to {status.current_step}")
         except ApiError as error:
             if number > self._newest_status:
-                self._is_restarted |= error.is_gone
                 self._outage.failed(str(error), NO_NEW_GROUPS)
             return None
         if number < self._newest_status or not self.is_available:
             return None
         self._newest_status = number
-        return status
+        return self._noted(status)
 
     async def status(self) -> dict[str, Any]:
-        """The API's status of this environment, once the API is available. Registers again after a restart."""
-        was_unknown = False
+        """The API's status of this environment, once the API is available. Registers again if it was restarted."""
         while True:
             try:
-                if self._is_restarted:
-                    # Another environment may have our number by now.
-                    await self._register_again("it was restarted")
+                if not await self._is_known():
+                    await self._register_again()
                 status = await self._request_status()
-                if status["current_step"] >= self._state.step:
-                    # Polls that began before do not count any more.
-                    self._newest_status = next(self._status_requests)
-                    self._outage.over()
-                    return status
-                await self._register_again(f"it went from step {self._state.step} to {status['current_step']}")
             except ApiError as error:
-                # The API answers 500 to an unknown number and to any internal error. Only two in a row mean a restart.
-                is_unknown = error.code == 500
-                if error.is_gone or (is_unknown and was_unknown):
-                    self._is_restarted = True
-                was_unknown = is_unknown
                 await asyncio.sleep(self._outage.failed(str(error), NO_NEW_GROUPS))
+            else:
+                if status.current_step < self._state.step:
+                    self._continue_from(status.current_step)
+                # Polls that began before do not count any more.
+                self._newest_status = next(self._status_requests)
+                self._outage.over()
+                return self._noted(status)
 
-    async def _request_status(self) -> dict[str, Any]:
-        status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
-        _check_keys(status, "/status-env", STATUS_KEYS)
-        return status
+    async def _request_status(self) -> Status:
+        answer = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
+        return parse(Status, answer, "/status-env")
+
+    def _noted(self, status: Status) -> dict[str, Any]:
+        """The status as a dict. A change of the reserved shares is logged: the only trace of other environments."""
+        reserved = 1.0 - status.unallocated_fraction
+        if self._reserved is None or abs(reserved - self._reserved) > SMALLEST_CHANGE:
+            before = "" if self._reserved is None else f" ({self._reserved:.0%} before)"
+            logger.info(
+                "The environments that are registered with run-api reserve %.0f%% of each batch%s.",
+                100 * reserved,
+                before,
+            )
+            self._reserved = reserved
+        self._weight = status.env_weight
+        return status.model_dump()
 
     # --- delivery of scored groups
 
@@ -347,10 +380,11 @@ class TrajectoryApi:
             self._failures.note("group refused by the trajectory API, dropped", str(error))
             return GroupOutcome.SEND_FAILED
         except ApiError as error:
-            logger.debug("A group waits: %s", error)
+            if error.code is not None:
+                self._failures.note("group not accepted yet, it is sent again", str(error))
             if error.is_gone and state.env_id is not None:
                 # The API may be back, as another process, before its status is requested again.
-                self._is_restarted = True
+                self._outage.failed(str(error), NO_NEW_GROUPS)
             if error.may_have_arrived:
                 self._failures.note("group sent again, the trainer may get it twice", str(error))
             return None
@@ -372,15 +406,21 @@ class TrajectoryApi:
             )
         await cancel_and_wait(left)
         await self._transport.close()
+        try:
+            await with_deadline(CLOSE_S, self._leave())
+        except (ApiError, TimeoutError) as error:
+            # The last checkpoint keeps the number and its mark.
+            why = str(error) or "it is busy"
+            logger.info("The trajectory API did not take the sign-off: %s. The next start of this run repeats it.", why)
+
+    async def _leave(self) -> None:
+        """Sign off, if the API still knows this environment. Raises ApiError."""
         env_id = self._state.env_id
         if env_id is None:
             return
-        try:
-            if await with_deadline(CLOSE_S, self.sign_off(env_id)):
-                self._state.env_id = None
-        except TimeoutError:
-            # The last checkpoint keeps the number.
-            logger.info("The trajectory API is busy: the next start signs off environment %d.", env_id)
+        if await self._is_known():
+            await self._sign_off(env_id)
+        self._state.env_id = None
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""
@@ -388,15 +428,12 @@ class TrajectoryApi:
             **self._outage.metrics("api/server"),
             "api/groups_in_delivery": float(self.in_delivery),
         }
+        if self._reserved is not None and self._weight is not None:
+            metrics["api/reserved_share"] = self._reserved
+            metrics["api/env_weight"] = self._weight
         if self._staleness:
             metrics["train/staleness_mean"] = sum(self._staleness) / len(self._staleness)
             metrics["train/staleness_max"] = float(max(self._staleness))
             self._staleness.clear()
         return metrics
 
-
-def _check_keys(answer: Mapping[str, Any], path: str, keys: Sequence[str]) -> None:
-    """Raise ApiError for the answer of another program, or of another version, which lacks some of the keys."""
-    missing = [key for key in keys if key not in answer]
-    if missing:
-        raise ApiError(f"its answer to {path} lacks {', '.join(missing)}")

@@ -36,6 +36,7 @@ from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
+from .marks import MARKS
 from .run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ ADDED_LATER = ("subclass",)
 class RunCheckpoints:
     """The checkpoints of this process: the state of the run's `components`, by name.
 
-    `killed_number` is the number that run-api gave to an earlier process of this folder which did not sign off.
+    `predecessor` is the registration of an earlier process of this folder that did not sign off: its number at run-api,
+    and the mark that it has left (marks.py).
     """
 
     def __init__(
@@ -67,9 +69,8 @@ class RunCheckpoints:
     ) -> None:
         self.components = components
         self.is_resumed = False
-        self.killed_number: int | None = None
+        self.predecessor: tuple[int, str] | None = None
         self._state = state
-        self._url = config.rollout_server_url
         self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
@@ -84,12 +85,14 @@ class RunCheckpoints:
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:
-        """The name of a new item stream: `instance_id`, else SLURM_PROCID, else the number that run-api gave.
+        """The name of a new item stream: `instance_id`, else SLURM_PROCID, else a number, 0 for the first environment.
 
-        A restarted API counts from 0 again, so a stream that begins later has its first step in its name.
+        run-api numbers the marks of an environment before the environment itself. A restarted API counts from 0 again,
+        so a stream that begins later has its first step in its name.
         """
+        number = (self._state.env_id or 0) - MARKS
         step = f".{self._state.step}" if self._state.step > 0 else ""
-        return self._instance_id or self._procid or f"{self._state.env_id}{step}"
+        return self._instance_id or self._procid or f"{number}{step}"
 
     def leave(self) -> None:
         """Save nothing more, and unlock the folder for another process."""
@@ -118,7 +121,7 @@ class RunCheckpoints:
 
     # --- saving
 
-    def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
+    def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[bool]:
         """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint.
 
         Without `data`, the checkpoint has the data of the checkpoint before it. Raises TypeError if they are no JSON.
@@ -129,7 +132,7 @@ class RunCheckpoints:
         document = {
             "version": VERSION,
             "step": self._state.step if step is None else step,
-            "registered": [self._url, self._state.env_id],
+            "registered": [self._state.env_id, self._state.successor_mark],
             "state": state_of(self.components),
         }
         names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
@@ -150,31 +153,34 @@ class RunCheckpoints:
             else:
                 self.begin()
 
-    async def save_latest(self) -> None:
-        """Write the latest state, after what is being written, if this run keeps checkpoints."""
-        if self._are_kept:
-            await self.begin()
+    async def save_latest(self) -> bool:
+        """Write the latest state, after what is being written, if this run keeps checkpoints.
+
+        Returns whether it is on the disk.
+        """
+        return self._are_kept and await self.begin()
 
     @property
     def _are_kept(self) -> bool:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
-    def _write(self, names: Sequence[str], text: str) -> None:
+    def _write(self, names: Sequence[str], text: str) -> bool:
         if self._has_left:
-            return
+            return False
         try:
             for name in names:
                 write_atomically(self._folder / name, text.encode())
         except (OSError, EnvironmentSetupError) as error:
             # Neither a full disk nor another process that has locked the folder ends the training.
             self._outage.failed(str(error), "training continues without new checkpoints")
-        else:
-            self._outage.over()
-            logger.log(
-                logging.DEBUG if len(names) == 1 else logging.INFO,
-                "Wrote the checkpoint %s.",
-                names[0],
-            )
+            return False
+        self._outage.over()
+        logger.log(
+            logging.DEBUG if len(names) == 1 else logging.INFO,
+            "Wrote the checkpoint %s.",
+            names[0],
+        )
+        return True
 
     # --- loading
 
@@ -202,7 +208,7 @@ class RunCheckpoints:
             try:
                 document, data = read(path)
                 if path.name == LATEST:
-                    self._note_killed(document.get("registered"))
+                    self._note_predecessor(document.get("registered"))
                 if document["step"] > state.step:
                     continue
                 load_into(self._components_in(document["state"]), document["state"])
@@ -251,12 +257,10 @@ class RunCheckpoints:
                 "write over its saved state: call super().load_checkpoint() there."
             )
 
-    def _note_killed(self, registered: Any) -> None:
-        # The API does not notice when an environment is killed, and keeps its share of every batch reserved. Numbers
-        # only grow: an old number that is not below the new one was given before a restart of the API.
+    def _note_predecessor(self, registered: Any) -> None:
         match registered:
-            case [self._url, int(number)] if self._state.env_id is not None and number < self._state.env_id:
-                self.killed_number = number
+            case [int(number), str(mark)]:
+                self.predecessor = (number, mark)
 
 
 def _safe(name: str) -> str:

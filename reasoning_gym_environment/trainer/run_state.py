@@ -15,7 +15,8 @@ class RunState:
     `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and its
     number of steps replaces the second if that is -1. `max_token_len` is the trainer's limit for a whole sequence, in
     tokens; there is none if it is not positive. `repeated_steps` counts the steps that a restarted trainer has taken
-    once more.
+    once more. `env_id` is the number that run-api gave to this environment, and `successor_mark` lets the next process
+    of this run find out whether the number is still valid (marks.py).
     """
 
     group_size: int
@@ -23,6 +24,7 @@ class RunState:
     total_steps: int
     max_token_len: int = -1
     env_id: int | None = None
+    successor_mark: str = ""
     step: int = 0
     repeated_steps: int = 0
     metrics_prefix: str | None = None

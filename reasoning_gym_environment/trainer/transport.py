@@ -25,6 +25,9 @@ CONNECT_TIMEOUT_S = 10.0
 IDLE_S = 3.0
 """A connection that has been idle for this long is not used again: run-api closes idle connections after 5 s."""
 
+FINAL_CODES = (413, 422)
+"""Answers to a group that are final. Any other refusal, such as 404, may come from a gateway whose API restarts."""
+
 VERIFIED_S = 10.0
 """The trainer is looked up again on a connection that was verified this long ago."""
 
@@ -42,6 +45,12 @@ class ApiError(Exception):
         self.code = code
         self.is_gone = is_gone
         self.may_have_arrived = False
+
+    @property
+    def is_without_effect(self) -> bool:
+        """Whether run-api has certainly not acted on the request: no process listened, or the request was refused."""
+        is_refused = self.code is not None and (self.code < 500 or self.code == 503)
+        return self.is_gone or is_refused
 
 
 class RefusedError(ApiError):
@@ -160,20 +169,27 @@ class _TrainerConnection:
         """Whether the API has its trainer. Raises ApiError."""
         if self._verified_at is None or now() - self._verified_at > VERIFIED_S:
             began = now()
-            info = await _request(self._session, "GET", f"{self._url}/wandb_info")
+            try:
+                info = await _request(self._session, "GET", f"{self._url}/wandb_info")
+            except RefusedError as error:
+                raise ApiError(str(error), code=error.code) from error
             if info.get("project") is None:
                 return False
             self._verified_at = began
         return True
 
     async def post(self, body: bytes) -> None:
-        """Send a group. Raises ApiError."""
+        """Send a group. Raises ApiError, or RefusedError for an answer of FINAL_CODES."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         url = f"{self._url}/scored_data"
         try:
             await _request(self._session, "POST", url, data=body, headers=headers)
+        except RefusedError as error:
+            if error.code in FINAL_CODES:
+                raise
+            raise ApiError(str(error), code=error.code) from error
         except ApiError as error:
-            error.may_have_arrived = not error.is_gone
+            error.may_have_arrived = not error.is_without_effect
             raise
         self._used_at = now()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -60,7 +61,7 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     assert not registering.done()
     api.has_trainer = True
     await registering
-    assert (run.env_id, run.step, run.metrics_prefix) == (0, 4, "x_0")
+    assert (run.env_id, run.step, run.metrics_prefix) == (2, 4, "reasoning_gym_0")
     for line in ("The trajectory API is unavailable", "The trajectory API is back"):
         assert caplog.text.count(line) == 1
 
@@ -72,8 +73,8 @@ async def test_an_answer_of_another_program_is_no_registration(
     session, run = process(api)
     api.failures, api.failure, api.text = 1, 200, answer
     await session.register()
-    assert run.env_id == 0
-    assert "lacks checkpoint_dir" in caplog.text or "does not answer like run-api" in caplog.text
+    assert run.env_id == 2
+    assert "lacks wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
     api.failures = 1
     await session.take_over_limits()
     assert run.batch_size == 16
@@ -88,11 +89,12 @@ async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_b
         api.failures, api.failure, run.env_id = 2, code, None
         await session.register()
     # Once registered, it may meet a gateway whose API is being restarted.
-    api.failures, api.failure, api.step = 2, 404, -1
+    number = run.env_id
+    api.failures, api.failure = 2, 404
     await session.status()
-    assert run.env_id == 3
+    assert run.env_id == number, "the gateway has refused the requests, and the API still knows this environment"
     await session.close()
-    assert api.signed_off[-1] == 3
+    assert api.signed_off == [number]
 
 
 async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,14 +117,39 @@ async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog
 async def test_a_status_that_fails_is_asked_again_and_is_no_restart(api: FakeApi, caplog: Any) -> None:
     session, run = process(api)
     await session.register()
-    api.failures, api.errors = 10, 1
+    number = run.env_id
+    api.failures, api.errors = 10, 3
     assert (await session.status())["current_step"] == 0
     for line in ("The trajectory API is unavailable", "The trajectory API is back"):
         assert caplog.text.count(line) == 1
-    assert (api.known, api.signed_off) == (1, []), "an API that answers with an error has not been restarted"
-    api.errors = 2
-    await session.status()
-    assert (run.env_id, api.signed_off) == (1, [0]), "a number that the API lost is signed off: it may hold a share"
+    assert (run.env_id, api.environments, api.signed_off) == (number, ["reasoning_gym"], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"queue_size": None},
+        {"current_step": "5"},
+        {"env_weight": None},
+        {"max_group_size": 0},
+        {"self_queue_size": -1},
+        {"unallocated_fraction": "all"},
+    ],
+)
+async def test_a_status_of_another_form_is_an_outage_by_name(
+    change: dict[str, Any], api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, _ = process(api)
+    await session.register()
+    [name] = change
+    api.changed_status = change
+    assert await session.poll() is None
+    assert not session.is_available and f"its answer to /status-env has {name} = " in caplog.text
+    asking = asyncio.create_task(session.status())
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    api.changed_status = {}
+    assert (await asking)[name] is not None
 
 
 async def test_a_restarted_api_is_registered_with_again_before_a_group_is_sent(api: FakeApi, caplog: Any) -> None:
@@ -132,35 +159,110 @@ async def test_a_restarted_api_is_registered_with_again_before_a_group_is_sent(a
     await api.stop()
     session.deliver({"tokens": [[1]]}, None, lambda outcome: None)
     await asyncio.sleep(0.05)
-    # Another environment was faster, and has our number.
-    api.known, api.has_trainer, api.step = 1, False, 5
+    # Other environments were faster, and one of them has our number.
+    api.forget("a", "b", "c")
+    api.has_trainer, api.step = False, 5
     await api.start()
     asking = asyncio.create_task(session.status())
     await asyncio.sleep(0.1)
     assert not asking.done() and not api.groups
     api.has_trainer = True
-    assert ((await asking)["number"], run.env_id, run.step, run.metrics_prefix) == (1, 1, 5, "x_0")
+    await asking
+    assert (run.env_id, run.step, run.metrics_prefix) == (5, 5, "reasoning_gym_0")
+    assert not api.signed_off, "the old number is that of another environment now"
     await session.close()
-    assert [group["env_id"] for group in api.groups] == [1]
+    assert [group["env_id"] for group in api.groups] == [5]
     assert run.repeated_steps == 2
-    assert "Registered again with the trajectory API (it was restarted), as environment 1 instead of 0" in caplog.text
+    assert "Registered again with the trajectory API, as environment 5 instead of 2, at step 5" in caplog.text
 
 
-@pytest.mark.parametrize("reset", [{"known": 0, "step": 7}, {"known": 1, "step": 3}])
-async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi, reset: dict[str, int]) -> None:
+async def test_an_api_that_was_refused_for_a_while_still_knows_its_environment(api: FakeApi) -> None:
+    session, run = process(api)
+    await session.register()
+    await api.stop()
+    assert await session.poll() is None
+    await api.start()
+    await session.status()
+    assert (run.env_id, api.environments) == (2, ["reasoning_gym"])
+    await session.close()
+    assert api.signed_off == [2]
+
+
+async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi) -> None:
     session, run = process(api)
     await session.register()
     run.step = 7
-    api.known, api.step, api.info = reset["known"], reset["step"], {"batch_size": 16, "max_token_len": 400}
+    api.forget()
+    api.step, api.info = 3, {"batch_size": 16, "max_token_len": 400}
     await session.status()
-    assert (run.env_id, run.step, run.max_token_len) == (reset["known"], reset["step"], 400)
+    assert (run.env_id, run.step, run.max_token_len, run.repeated_steps) == (3, 3, 400, 4)
+    # A trainer that goes back although its API was not restarted.
+    api.step = 1
+    assert (await session.status())["current_step"] == 1
+    assert (run.env_id, run.step, run.repeated_steps) == (3, 1, 6)
+
+
+async def test_a_lost_answer_leaves_the_registration_in_doubt_and_nothing_is_signed_off(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, run = process(api)
+    await session.register()
+    request = session._transport.request
+
+    async def lose_the_look(method: str, path: str, body: Any = None) -> Any:
+        answer = await request(method, path, body)
+        if path == "/register-env":
+            monkeypatch.setattr(session._transport, "request", request)
+            raise ApiError("timeout")
+        return answer
+
+    monkeypatch.setattr(session._transport, "request", lose_the_look)
+    # The look has reached an API that was restarted. A second look would find the mark there.
+    api.forget("a", "b", "c")
+    await session.status()
+    assert api.environments == ["a", "b", "c", "reasoning_gym"] and run.env_id == len(api.names) - 1
+    assert not api.signed_off
+    assert session._failures.metrics("train/failures") == {"train/failures_registration_in_doubt": 1.0}
+
+
+async def test_the_number_of_a_killed_process_is_signed_off_only_at_the_api_that_gave_it(api: FakeApi) -> None:
+    _, killed = process(api)
+    session, _ = process(api)
+    await process(api)[0].register()
+    for is_restarted in (False, True):
+        killed.env_id = None
+        await TrajectoryApi(session._config, killed, session._failures, session._transport).register()
+        number = killed.env_id
+        assert number is not None
+        if is_restarted:
+            api.forget(*"abcdefghijkl")
+        await session.register()
+        await session.sign_off_predecessor(number, killed.successor_mark)
+        assert api.signed_off == [5]
+
+
+async def test_the_share_that_environments_reserve_is_a_metric_and_its_changes_are_logged(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    session, _ = process(api)
+    await session.register()
+    for share, weight in ((0.9, 1.0), (0.9, 1.0), (0.7, 0.25)):
+        api.changed_status = {"unallocated_fraction": share, "env_weight": weight}
+        await session.poll()
+    reserves = "The environments that are registered with run-api reserve"
+    lines = [line for line in caplog.messages if line.startswith(reserves)]
+    assert lines == [f"{reserves} 10% of each batch.", f"{reserves} 30% of each batch (10% before)."]
+    metrics = session.metrics()
+    assert metrics["api/reserved_share"] == pytest.approx(0.3) and metrics["api/env_weight"] == 0.25
 
 
 async def test_a_restarted_trainer_may_have_another_number_of_steps_unless_the_settings_say_it(api: FakeApi) -> None:
     follows, sets = process(api, total_steps=-1), process(api, total_steps=9)
     for session, _ in (follows, sets):
         await session.register()
-    api.known, api.num_steps = 0, 20
+    api.forget()
+    api.num_steps = 20
     for session, _ in (follows, sets):
         await session.status()
     assert (follows[1].total_steps, sets[1].total_steps) == (20, 9)
@@ -176,12 +278,12 @@ async def test_a_number_that_a_busy_api_did_not_sign_off_remains_for_the_next_st
         patch.setattr(module, "CLOSE_S", 0.01)
         patch.setattr(session._transport, "request", lambda *_: asyncio.sleep(60.0))
         await session.close()
-        assert run.env_id == 0
+        assert run.env_id == 2
         patch.setattr(session._transport, "request", AsyncMock(side_effect=ApiError("timeout")))
         await session.close()
-        assert run.env_id == 0
+        assert run.env_id == 2
     await session.close()
-    assert (run.env_id, api.signed_off) == (None, [0])
+    assert (run.env_id, api.signed_off) == (None, [2])
 
 
 # --- groups on their way
@@ -307,6 +409,24 @@ async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
     await env.close()
     assert not api.groups and "1 groups could not be sent" in caplog.text
     assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}
+
+
+@pytest.mark.parametrize("path", ["scored_data", "wandb_info"])
+@pytest.mark.parametrize("code", [404, 401, 403, 400, 502])
+async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts(
+    path: str, code: int, api: FakeApi
+) -> None:
+    session, _ = process(api)
+    settled: list[GroupOutcome] = []
+    api.refused = {path: code}
+    deliveries = [session.deliver(GROUP, None, settled.append) for _ in range(3)]
+    kind = "group not accepted yet, it is sent again"
+    await until(lambda: session._failures.counts[kind] >= 6)
+    assert not settled
+    api.refused = {}
+    await asyncio.gather(*deliveries)
+    await session.close()
+    assert settled == [GroupOutcome.SENT] * 3
 
 
 # --- connections

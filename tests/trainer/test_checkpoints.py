@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,7 +134,7 @@ class Process:
     """The checkpoints of a process of one run, which is named `name`, and whose trainer is at `step`."""
 
     def __init__(self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0) -> None:
-        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name, rollout_server_url="http://api")
+        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name)
         self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
         self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})
@@ -259,20 +260,27 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
 
 
-async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_is_not(start: Start) -> None:
-    async def number_before(number: int, *, is_killed: bool) -> int | None:
+async def test_the_registration_of_a_killed_process_is_found_and_one_that_signed_off_is_not(start: Start) -> None:
+    async def found_before(number: int, *, is_killed: bool) -> tuple[int, str] | None:
         process = start(0, number=number)
+        process.run.successor_mark = f"mark-{number}"
         process.loaded()
         if not is_killed:
             process.run.env_id = None
-        await process.checkpoints.save_latest()
-        return process.checkpoints.killed_number
+        assert await process.checkpoints.save_latest()
+        return process.checkpoints.predecessor
 
-    assert await number_before(0, is_killed=True) is None
-    assert await number_before(1, is_killed=True) == 0
-    assert await number_before(2, is_killed=False) == 1
-    assert await number_before(3, is_killed=True) is None
-    assert await number_before(0, is_killed=True) is None, "3 is not this run's after a restart of the API"
+    assert await found_before(0, is_killed=True) is None
+    assert await found_before(1, is_killed=True) == (0, "mark-0")
+    assert await found_before(2, is_killed=False) == (1, "mark-1")
+    assert await found_before(3, is_killed=True) is None
+
+
+async def test_a_checkpoint_that_the_disk_refuses_is_not_saved(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(0)
+    process.loaded()
+    monkeypatch.setattr(module, "write_atomically", Mock(side_effect=OSError("no space left")))
+    assert not await process.checkpoints.save_latest()
 
 
 # --- a disk that refuses or hangs
