@@ -23,7 +23,7 @@ from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import episode_of, episode_of_dicts, item_of
 from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
-from reasoning_gym_environment.records import MASKED, Verdict
+from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
@@ -31,11 +31,11 @@ from reasoning_gym_environment.sampling.item_stream import build_sampler
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.trainer.run_state import RunState, SubclassState
-from reasoning_gym_environment.trainer.transport import TIMEOUT_S, ApiError
 from reasoning_gym_environment.utils.clock import now
 
 from .byte_tokenizer import build_byte_tokenizer
 from .fake_server import FakeServer, tokens
+from .simulated_api import Delay, SimulatedApi
 
 TOKENIZER = build_byte_tokenizer()
 GROUP_SIZE = 2
@@ -43,132 +43,9 @@ SLOW_TASK = "lcm"
 NETWORK_S = 0.001
 """How long a request needs to reach the inference server."""
 
-Delay = Callable[[], float]
-
 
 def no_item(prompt: Prompt) -> bool:
     return False
-
-
-class SimulatedApi:
-    """run-api, with a trainer that takes every full batch at once. Implements `Transport`."""
-
-    url = "http://simulated"
-
-    def __init__(self, *, latency: Delay, batch_size: int, trainer_step_s: float) -> None:
-        self.latency = latency
-        self.batch_size = batch_size
-        self.trainer_step_s = trainer_step_s
-        self.is_up = True
-        self.has_trainer = True
-        self.accepted: list[tuple[int, ...]] = []
-        """The prompt of every group that was accepted, in order."""
-        self.loses_answers = 0
-        self.blocked_until = 0.0
-        """Until then run-api encodes a batch, and answers nothing. The requests that arrive meanwhile wait for it."""
-        self.accepted_without_trainer = 0
-        self.step = 0
-        self._process = 0
-        self._queue: list[Any] = []
-        self._registered: list[bool] = []
-
-    async def take_batches(self) -> None:
-        """The trainer: takes a batch whenever there is one, at most every `trainer_step_s` seconds."""
-        groups = self.batch_size // GROUP_SIZE
-        while True:
-            if self.is_up and self.has_trainer and len(self._queue) >= groups:
-                del self._queue[:groups]
-                self.step += 1
-            await asyncio.sleep(self.trainer_step_s)
-
-    def stop(self) -> None:
-        self.is_up = False
-
-    def start(self) -> None:
-        """Start again: a new process, which knows neither trainer nor environments."""
-        self.is_up = True
-        self._process += 1
-        self.has_trainer = False
-        self._queue.clear()
-        self._registered.clear()
-
-    def block(self, seconds: float) -> None:
-        self.blocked_until = now() + seconds
-
-    def register_trainer(self) -> None:
-        self.has_trainer = True
-
-    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return await self._answered(lambda: self._answer(path, body or {}))
-
-    async def offer(self, group: Mapping[str, Any]) -> bool:
-        # Both requests use one connection, which breaks when the process ends.
-        process = -1
-
-        def look() -> dict[str, Any]:
-            nonlocal process
-            process = self._process
-            return {"project": "p" if self.has_trainer else None}
-
-        def accept() -> dict[str, Any]:
-            if self._process != process:
-                raise ApiError("server disconnected")
-            self.accepted_without_trainer += not self.has_trainer
-            self._queue.append(group["env_id"])
-            self.accepted.append(prompt_of(group))
-            return {}
-
-        info = await self._answered(look)
-        if info["project"] is None:
-            return False
-        try:
-            await self._answered(accept)
-        except ApiError as error:
-            error.may_have_arrived = not error.is_gone
-            raise
-        return True
-
-    async def close(self) -> None:
-        """No connection is kept."""
-
-    async def _answered(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        await asyncio.sleep(self.latency() / 2)
-        if not self.is_up:
-            raise ApiError("connection refused", is_gone=True)
-        blocked_s = max(0.0, self.blocked_until - now())
-        if blocked_s > TIMEOUT_S:
-            # The client does not wait any longer, but run-api has its request.
-            asyncio.get_running_loop().call_later(blocked_s, answer)
-            await asyncio.sleep(TIMEOUT_S)
-            raise ApiError("timeout")
-        await asyncio.sleep(blocked_s)
-        made = answer()
-        await asyncio.sleep(self.latency() / 2)
-        if self.loses_answers:
-            self.loses_answers -= 1
-            raise ApiError("timeout")
-        return made
-
-    def _answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        if path == "/register-env":
-            if not self.has_trainer:
-                return {"status": "wait for trainer to start"}
-            self._registered.append(True)
-            registration = {"wandb_name": "x", "checkpoint_dir": "", "checkpoint_interval": -1}
-            number = len(self._registered) - 1
-            return {"env_id": number, "starting_step": self.step, "num_steps": 10**9, **registration}
-        if path == "/status-env":
-            if body["env_id"] is None or body["env_id"] >= len(self._registered):
-                raise ApiError("Internal Server Error", code=500)
-            ours = sum(number == body["env_id"] for number in self._queue)
-            queue = {"queue_size": len(self._queue), "self_queue_size": ours, "max_group_size": GROUP_SIZE}
-            return {"current_step": self.step, "env_weight": 1.0, "unallocated_fraction": 1.0, **queue}
-        return {"batch_size": self.batch_size, "max_token_len": -1}
-
-
-def prompt_of(group: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens of the prompt of a group, which tell its item."""
-    return tuple(token for token, mask in zip(group["tokens"][0], group["masks"][0], strict=True) if mask == MASKED)
 
 
 class SimulatedGenerator:
@@ -277,7 +154,7 @@ class World:
             own=SubclassState(7),
             run_id="run",
         )
-        self.run.api._transport = self.api
+        self.run.api._transport = self.api.connect(self)
         self.pipeline = GroupPipeline(self.run)
         self.loop = ServeLoop(self)
 
