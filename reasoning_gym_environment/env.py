@@ -293,7 +293,7 @@ class ReasoningGymEnv(BaseEnv):
 
     # --- checkpoints
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[bool]:
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[None]:
         """Begin to write the checkpoint of `step`, with `data` beside the state. Await the result to wait for the disk.
 
         `load_checkpoint` makes attributes of the data. They must be JSON. A disk that refuses it is logged.

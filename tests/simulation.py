@@ -12,11 +12,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from random import Random
 from typing import Any
+from unittest import mock
 
+from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
 from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, TokenBudget
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
@@ -30,8 +33,11 @@ from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_sampler
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.trainer import checkpoints
 from reasoning_gym_environment.trainer.run_state import RunState, SubclassState
 from reasoning_gym_environment.utils.clock import now
+from reasoning_gym_environment.utils.resilience import cancel_and_wait, supervise
 
 from .byte_tokenizer import build_byte_tokenizer
 from .fake_server import FakeServer, tokens
@@ -40,6 +46,10 @@ from .simulated_api import Delay, SimulatedApi
 TOKENIZER = build_byte_tokenizer()
 GROUP_SIZE = 2
 SLOW_TASK = "lcm"
+LATE_S = 60.0
+"""After this many seconds an item is late."""
+WRITE_S = 0.01
+"""How long a disk needs to write a checkpoint."""
 NETWORK_S = 0.001
 """How long a request needs to reach the inference server."""
 
@@ -49,14 +59,53 @@ def no_item(prompt: Prompt) -> bool:
 
 
 class SimulatedGenerator:
-    """Makes items. Those of SLOW_TASK take `slow_s` seconds."""
+    """Makes items. Those of SLOW_TASK take `slow_s` seconds.
+
+    `late_share` is the share of items that a machine under load does not make in time.
+    """
 
     def __init__(self, slow_s: float) -> None:
         self.slow_s = slow_s
+        self.late_share = 0.0
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        if Random(seed).random() < self.late_share:
+            await asyncio.sleep(LATE_S)
+            raise GenerationTimeoutError(f"{task} with seed {seed}: not made within {LATE_S} s")
         await asyncio.sleep(self.slow_s if task == SLOW_TASK else 0.0)
         return {"question": f"{task} {seed}", "answer": "1", "metadata": {}}
+
+
+class SimulatedDisk:
+    """Makes the calls that write checkpoints, in order. The disk can be full, or hang. Implements `BackgroundCalls`."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.hangs_until = 0.0
+        self.is_dead = False
+        """Whether the process has been killed, so that it writes nothing any more."""
+        self._last: asyncio.Task[Any] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._last is not None and not self._last.done()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        self._last = asyncio.create_task(self._call(self._last, function, arguments))
+        return asyncio.shield(self._last)
+
+    async def _call(self, previous: asyncio.Task[Any] | None, function: Callable[..., Any], arguments: Any) -> Any:
+        if previous is not None:
+            await asyncio.wait([previous])
+        await asyncio.sleep(WRITE_S)
+        while now() < self.hangs_until:
+            await asyncio.sleep(self.hangs_until - now())
+        if self.is_dead:
+            raise asyncio.CancelledError
+        if not self.is_full:
+            return function(*arguments)
+        with mock.patch.object(checkpoints, "write_atomically", side_effect=OSError("no space left on device")):
+            return function(*arguments)
 
 
 class SimulatedGrader:
@@ -64,6 +113,12 @@ class SimulatedGrader:
 
     async def grade(self, task: str, config: Any, entry: Any, answers: Sequence[str]) -> list[Verdict]:
         return [Verdict(float(answer == "1")) for answer in answers]
+
+
+def ladder_of(task: str, levels: int) -> Ladder:
+    return Ladder(
+        task, tuple(Level(index, index / max(1, levels - 1), {"level": index}) for index in range(levels)), "simulated"
+    )
 
 
 class World:
@@ -82,9 +137,14 @@ class World:
         hook_s: float = 0.0,
         watch_s: float = TICK_S / 10,
         resumes: World | None = None,
+        api: SimulatedApi | None = None,
+        levels: int = 0,
         **settings: Any,
     ) -> None:
-        """With `resumes`, the run resumes from the state of that world, which has been closed."""
+        """With `resumes`, the run resumes from the state of that world, which has been closed.
+
+        With `levels`, each task has so many of them. With `api`, several worlds share one run-api.
+        """
         values = {"tokenizer_name": "none", "group_size": GROUP_SIZE, "use_wandb": False, "seed": 7, **settings}
         self.config = ReasoningGymEnvConfig(**values)
         self.inference_s = inference
@@ -97,7 +157,7 @@ class World:
         """Whether the inference server never answers the request of an item, or crashes."""
         self.crashes = 0
         self._broken_off = asyncio.get_running_loop().create_future()
-        self.api = SimulatedApi(latency=latency, batch_size=batch_size, trainer_step_s=trainer_step_s)
+        self.api = api or SimulatedApi(latency=latency, batch_size=batch_size, trainer_step_s=trainer_step_s)
         self.evaluation_s = evaluation_s
         self.evaluations = 0
         self.hook_s = hook_s
@@ -120,20 +180,21 @@ class World:
         self.longest_wait_s = 0.0
         """The longest time for which there was room and no group was started."""
         self.dropped_before = 0
-        self._make_run(slow_s)
+        self._make_run(slow_s, levels)
         if resumes is not None:
             state = json.dumps(state_of(resumes.run.checkpoints.components))
             load_into(self.run.checkpoints.components, json.loads(state))
             self.dropped_before = resumes.dropped
 
-    def _make_run(self, slow_s: float) -> None:
+    def _make_run(self, slow_s: float, levels: int) -> None:
         state = RunState(GROUP_SIZE, -1, 10**9)
         server = FakeServer(self._sample)
         self.inference = InferenceClient([server], TOKENIZER, "bytes", policy=RetryPolicy(3, 0.5, 4.0))
         self.budget = TokenBudget(self.config.max_token_length, state, self.inference)
         catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
         grader: Any = SimulatedGrader()
-        generator: Any = SimulatedGenerator(slow_s)
+        self.generator = SimulatedGenerator(slow_s)
+        generator: Any = self.generator
         runtime: Any = SimpleNamespace(
             grader=grader,
             scorer=Scorer(grader),
@@ -142,7 +203,8 @@ class World:
             metrics=dict,
             close=self._nothing,
         )
-        sampler = build_sampler(self.config, ItemMaker(catalog, generator), {}, may_overtake=True)
+        ladders = {task.name: ladder_of(task.name, levels) for task in catalog.tasks} if levels else {}
+        sampler = build_sampler(self.config, ItemMaker(catalog, generator), ladders, may_overtake=True)
         self.run = Run(
             self.config,
             Mode.SERVE,
@@ -154,7 +216,11 @@ class World:
             own=SubclassState(7),
             run_id="run",
         )
-        self.run.api._transport = self.api.connect(self)
+        self.link = self.api.connect(self)
+        self.run.api._transport = self.link
+        self.disk = SimulatedDisk()
+        disk: Any = self.disk
+        self.run.checkpoints._disk = disk
         self.pipeline = GroupPipeline(self.run)
         self.loop = ServeLoop(self)
 
@@ -171,19 +237,42 @@ class World:
                 if task.done():
                     task.result()
         finally:
-            for task in (trainer, watching, serving):
-                task.cancel()
-            await asyncio.gather(trainer, watching, serving, return_exceptions=True)
-            await self.loop.stop()
-            self.undelivered = self.run.api.in_delivery
-            await self.run.api.close()
-            await self.run.stream.close()
+            await cancel_and_wait([trainer, watching, serving])
+            await self._close()
+
+    async def _close(self) -> None:
+        await self.loop.stop()
+        self.undelivered = self.run.api.in_delivery
+        await self.run.api.close()
+        await self.run.stream.close()
 
     async def _serve(self) -> None:
         await self.run.api.register()
         await self.run.api.take_over_limits()
         self.run.stream.begin("0")
         await self.loop.run()
+
+    # --- a process among others, with checkpoints
+
+    async def serve_with_checkpoints(self) -> None:
+        """Serve until the task is cancelled; then close like a process that receives SIGTERM.
+
+        After `kill`, nothing of that reaches run-api or the disk.
+        """
+        try:
+            await register(self)
+            await self.run.api.take_over_limits()
+            await supervise(self.loop.run(), sign_off_predecessor(self.run))
+        finally:
+            await self._close()
+            await self.run.checkpoints.save_latest()
+            self.run.checkpoints.leave()
+
+    def kill(self) -> None:
+        """Let nothing reach run-api or the disk any more. The caller cancels the task that serves."""
+        self.link.is_cut = True
+        self.disk.is_dead = True
+        self.run.checkpoints.leave()
 
     async def _watch(self) -> None:
         """Note how long there is room without a start, while items are at once available."""
@@ -248,7 +337,7 @@ class World:
     async def rollout_and_score_eval(self, test_item: Any) -> float | None:
         return None
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[bool]:
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[None]:
         return self.run.checkpoints.begin(step, data)
 
     def load_checkpoint(self) -> None:
@@ -273,6 +362,14 @@ class World:
 
     def check_nothing_is_lost(self) -> None:
         """Every item that was ever drawn is either pending or finished, and what is repeated was counted."""
+        self.check_items()
+        repeated = len(self.api.accepted) - len(set(self.api.accepted))
+        may_be_repeated = self.run.failures.counts["group sent again, the trainer may get it twice"]
+        assert repeated <= may_be_repeated
+        assert self.api.accepted_without_trainer == 0
+
+    def check_items(self) -> None:
+        """Every item that was ever drawn is either pending or finished."""
         outcomes: Counter[str] = Counter()
         for counts in self.run.telemetry.outcomes.state_dict()["counts"].values():
             outcomes.update(counts)
@@ -281,13 +378,11 @@ class World:
         # An attempt that brought no completions is counted each time, and its item may be pending or have succeeded.
         finished = drawn - len(pending)
         ended = sum(count for outcome, count in outcomes.items() if outcome not in ("inference_failed", "cancelled"))
-        assert finished == ended + self.dropped, (finished, outcomes, self.dropped, len(pending), drawn)
+        skipped = sum(self.run.stream.skipped.values())
+        counted = ended + skipped + self.dropped
+        assert finished == counted, (finished, outcomes, skipped, self.dropped, len(pending), drawn)
         # The loop may hold the next item, for which there was no room.
         drawing = self.loop._drawing
         is_held = drawing is not None and drawing.done() and not drawing.cancelled()
         handed_out = len(self.run.stream.ledger.handed_out)
         assert handed_out <= self.undelivered + is_held, f"{handed_out} items are stuck with callers that are gone"
-        repeated = len(self.api.accepted) - len(set(self.api.accepted))
-        may_be_repeated = self.run.failures.counts["group sent again, the trainer may get it twice"]
-        assert repeated <= may_be_repeated
-        assert self.api.accepted_without_trainer == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
+from ..run import Run
 from ..utils.resilience import supervise
 from ..utils.shutdown import shutdown_step
 from . import preflight
@@ -11,6 +13,9 @@ from .hooks import Hooks
 from .serve_loop import ServeLoop
 
 logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks whether the first checkpoint is on the disk."""
 
 
 async def register(env: Hooks) -> None:
@@ -32,10 +37,21 @@ async def register(env: Hooks) -> None:
         run.stream.begin(run.checkpoints.stream_name())
         logger.info("This instance draws item stream %r.", run.stream.instance)
     # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
-    is_saved = await run.checkpoints.save_latest()
-    if is_saved and run.checkpoints.predecessor is not None:
-        # run-api does not notice when an environment is killed, and keeps its share of every batch reserved.
-        await run.api.sign_off_predecessor(*run.checkpoints.predecessor)
+    run.checkpoints.begin_latest()
+
+
+async def sign_off_predecessor(run: Run) -> None:
+    """Sign off an earlier process of this run, if it was killed.
+
+    run-api does not notice when an environment is killed, and keeps its share of every batch reserved. The mark that the
+    process has left can be used once. So a checkpoint without it is saved first, however long the disk refuses that.
+    """
+    predecessor = run.checkpoints.predecessor
+    if predecessor is None:
+        return
+    while not run.checkpoints.has_saved:
+        await asyncio.sleep(LOOK_S)
+    await run.api.sign_off_predecessor(*predecessor)
 
 
 async def serve(env: Hooks) -> None:
@@ -53,6 +69,6 @@ async def serve(env: Hooks) -> None:
     await env.setup_wandb()
     loop = ServeLoop(env)
     try:
-        await loop.run()
+        await supervise(loop.run(), sign_off_predecessor(env.run))
     finally:
         await shutdown_step("stopping the groups in progress", loop.stop(), None)

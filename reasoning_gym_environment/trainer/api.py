@@ -30,6 +30,7 @@ from typing import Any
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..telemetry.telemetry import GroupOutcome
+from ..utils.clock import now
 from ..utils.resilience import (
     Outage,
     RepeatedEvents,
@@ -39,7 +40,7 @@ from ..utils.resilience import (
 from .answers import AnswerT, Limits, Planted, Registered, Status, parse
 from .marks import NO_TRAINER, is_known, new_mark, registration_of
 from .run_state import RunState
-from .transport import ApiError, RefusedError, Transport
+from .transport import FINAL_CODES, ApiError, RefusedError, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +51,19 @@ FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 2.0
 """Waits between two attempts to reach the API. They double from the first to the longest."""
 
+REFUSED_S = 60.0
+"""If an API refuses the first registration for this long (404, for example), it is no run-api, and the run ends.
+
+A gateway refuses requests for a shorter time, while its run-api restarts.
+"""
+
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
 NO_NEW_GROUPS = "no new groups are started"
+
+IN_DOUBT = "registration in doubt, run-api may keep its share until it is restarted"
+"""An answer was lost, so that nobody knows the number of a registration, or whether it is still valid."""
 
 SMALLEST_CHANGE = 0.001
 """Smaller changes of the share of a batch that is reserved are differences of rounding."""
@@ -193,7 +203,7 @@ class TrajectoryApi:
         return is_same
 
     def _note_doubt(self, error: ApiError) -> None:
-        self._failures.note("registration in doubt, run-api may keep its share until it is restarted", str(error))
+        self._failures.note(IN_DOUBT, str(error))
 
     async def take_over_limits(self) -> None:
         """Take over the trainer's batch size and token limit.
@@ -228,12 +238,22 @@ class TrajectoryApi:
         `mark` is the mark that it has left to its successor. The caller has saved a checkpoint without this mark,
         because a second look at it would prove nothing.
         """
+        while not await self._is_reachable():
+            await asyncio.sleep(MAX_DELAY_S)
         try:
             if await is_known(self._transport, mark):
                 logger.warning("Signing off environment %d, which an earlier process of this run left.", env_id)
                 await self._sign_off(env_id)
         except ApiError as error:
             self._note_doubt(error)
+
+    async def _is_reachable(self) -> bool:
+        """Whether the API answers and has its trainer. The request has no effect, so it may fail any number of times."""
+        try:
+            info = await self._transport.request("GET", "/wandb_info")
+        except ApiError:
+            return False
+        return info.get("project") is not None
 
     async def _sign_off(self, env_id: int) -> None:
         """Let the share of an environment go to the others. Raises ApiError."""
@@ -246,21 +266,28 @@ class TrajectoryApi:
         kind: type[AnswerT],
         body: Mapping[str, Any] | None = None,
     ) -> AnswerT:
-        """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
+        """The API's answer, however long the API is unavailable or has no trainer.
+
+        Raises EnvironmentSetupError if the API refuses the first registration, at once or for REFUSED_S seconds.
+        """
+        refused_since: float | None = None
         while True:
             try:
                 answer = await self._transport.request(method, path, body)
                 if answer.get("status") != NO_TRAINER:
                     return parse(kind, answer, path)
+                refused_since = None
                 problem = "no trainer has requested a batch yet"
             except RefusedError as error:
-                # After the first registration a refusal may come from a gateway in front of an API that restarts.
-                if self._state.env_id is None:
+                refused_since = refused_since or now()
+                is_final = error.code in FINAL_CODES or now() - refused_since >= REFUSED_S
+                if is_final and self._state.env_id is None:
                     raise self._refusal(path, error) from error
                 problem = str(error)
             except ApiError as error:
                 if kind is Registered and not error.is_without_effect:
                     self._note_doubt(error)
+                refused_since = None
                 problem = str(error)
             await asyncio.sleep(self._outage.failed(problem, "waiting for run-api and its trainer"))
 
@@ -436,4 +463,3 @@ class TrajectoryApi:
             metrics["train/staleness_max"] = float(max(self._staleness))
             self._staleness.clear()
         return metrics
-

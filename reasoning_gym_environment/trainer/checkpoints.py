@@ -70,6 +70,8 @@ class RunCheckpoints:
         self.components = components
         self.is_resumed = False
         self.predecessor: tuple[int, str] | None = None
+        self.has_saved = False
+        """Whether this process has a checkpoint on the disk."""
         self._state = state
         self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
         self._instance_id = config.instance_id or None
@@ -121,7 +123,7 @@ class RunCheckpoints:
 
     # --- saving
 
-    def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[bool]:
+    def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
         """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint.
 
         Without `data`, the checkpoint has the data of the checkpoint before it. Raises TypeError if they are no JSON.
@@ -153,34 +155,37 @@ class RunCheckpoints:
             else:
                 self.begin()
 
-    async def save_latest(self) -> bool:
-        """Write the latest state, after what is being written, if this run keeps checkpoints.
+    def begin_latest(self) -> None:
+        """Begin to write the latest state, if this run keeps checkpoints."""
+        if self._are_kept:
+            self.begin()
 
-        Returns whether it is on the disk.
-        """
-        return self._are_kept and await self.begin()
+    async def save_latest(self) -> None:
+        """Write the latest state, after what is being written, if this run keeps checkpoints."""
+        if self._are_kept:
+            await self.begin()
 
     @property
     def _are_kept(self) -> bool:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
-    def _write(self, names: Sequence[str], text: str) -> bool:
+    def _write(self, names: Sequence[str], text: str) -> None:
         if self._has_left:
-            return False
+            return
         try:
             for name in names:
                 write_atomically(self._folder / name, text.encode())
         except (OSError, EnvironmentSetupError) as error:
             # Neither a full disk nor another process that has locked the folder ends the training.
             self._outage.failed(str(error), "training continues without new checkpoints")
-            return False
-        self._outage.over()
-        logger.log(
-            logging.DEBUG if len(names) == 1 else logging.INFO,
-            "Wrote the checkpoint %s.",
-            names[0],
-        )
-        return True
+        else:
+            self.has_saved = True
+            self._outage.over()
+            logger.log(
+                logging.DEBUG if len(names) == 1 else logging.INFO,
+                "Wrote the checkpoint %s.",
+                names[0],
+            )
 
     # --- loading
 

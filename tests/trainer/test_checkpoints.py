@@ -267,7 +267,8 @@ async def test_the_registration_of_a_killed_process_is_found_and_one_that_signed
         process.loaded()
         if not is_killed:
             process.run.env_id = None
-        assert await process.checkpoints.save_latest()
+        await process.checkpoints.save_latest()
+        assert process.checkpoints.has_saved
         return process.checkpoints.predecessor
 
     assert await found_before(0, is_killed=True) is None
@@ -280,7 +281,8 @@ async def test_a_checkpoint_that_the_disk_refuses_is_not_saved(start: Start, mon
     process = start(0)
     process.loaded()
     monkeypatch.setattr(module, "write_atomically", Mock(side_effect=OSError("no space left")))
-    assert not await process.checkpoints.save_latest()
+    await process.checkpoints.save_latest()
+    assert not process.checkpoints.has_saved
 
 
 # --- a disk that refuses or hangs

@@ -1,0 +1,441 @@
+"""Several environments at one run-api, in simulated time, under a schedule of faults; and what must hold then.
+
+    Schedule ──> Cluster: members, run-api, trainer, a disk for each member ──> faults, one after the other
+                     ──> everything is repaired ──> what must hold ──> all members end ──> what must hold
+
+A member is one environment of a training run. Its processes follow each other, and resume from its checkpoints. run-api
+is that of atroposlib (simulated_api.py), and the processes are those of simulation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from reasoning_gym_environment.atropos import serve_loop
+from reasoning_gym_environment.trainer.api import IN_DOUBT
+from reasoning_gym_environment.trainer.checkpoints import KEY, LATEST
+from reasoning_gym_environment.utils.clock import now
+
+from .simulated_api import SimulatedApi
+from .simulation import GROUP_SIZE, World
+
+TICK_S = 1.0
+"""Seconds between the requests for the status. Fewer of them make the simulation faster."""
+
+REPAIRED_S = 60.0
+"""After the last fault the cluster gets this long until everything must be as at the start."""
+
+PROGRESS_S = 30.0
+"""Then every member has started a group within this time."""
+
+SHARE = 0.1
+"""The share of each batch that every member reserves."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens `after_s` seconds after the fault before it."""
+
+    after_s: float
+
+    def begin(self, cluster: Cluster) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RestartApi(Fault):
+    """run-api restarts, and then its trainer, which may continue from an earlier step."""
+
+    down_s: float
+    trainer_s: float
+    steps_back: int
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.api.stop()
+        cluster.later(self.down_s, cluster.start_api, self.trainer_s, self.steps_back)
+
+
+@dataclass(frozen=True)
+class LoseRequests(Fault):
+    """The next requests do not pass the gateway, if there is one, and the answers to others are lost."""
+
+    refused: int
+    lost: int
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.api.gateway_failures = self.refused
+        cluster.api.loses_answers = self.lost
+
+
+@dataclass(frozen=True)
+class BlockApi(Fault):
+    """run-api encodes a batch, and answers nothing meanwhile."""
+
+    seconds: float
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.api.block(self.seconds)
+
+
+@dataclass(frozen=True)
+class EndProcess(Fault):
+    """The process of a member ends, by SIGKILL or SIGTERM, and its successor starts later."""
+
+    member: int
+    is_killed: bool
+    down_s: float
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.members[self.member % len(cluster.members)].end(is_killed=self.is_killed, down_s=self.down_s)
+
+
+@dataclass(frozen=True)
+class BreakDisk(Fault):
+    """The disk of a member is full, or hangs."""
+
+    member: int
+    is_full: bool
+    seconds: float
+
+    def begin(self, cluster: Cluster) -> None:
+        member = cluster.members[self.member % len(cluster.members)]
+        if self.is_full:
+            member.disk_is_full_until = now() + self.seconds
+        else:
+            member.disk_hangs_until = now() + self.seconds
+        member.set_disk()
+        cluster.later(self.seconds, member.set_disk)
+
+
+@dataclass(frozen=True)
+class Overload(Fault):
+    """The workers of all members make a share of their items too late."""
+
+    share: float
+    seconds: float
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.late_share = self.share
+        cluster.set_load()
+        cluster.later(self.seconds, cluster.end_load)
+
+
+@dataclass(frozen=True)
+class FailInference(Fault):
+    """The inference server of a member fails a few times."""
+
+    member: int
+    times: int
+
+    def begin(self, cluster: Cluster) -> None:
+        cluster.members[self.member % len(cluster.members)].world.fails = self.times
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a cluster is made, and what happens to it."""
+
+    members: int
+    are_named: bool
+    latency_s: float
+    gateway_code: int | None
+    faults: Sequence[Fault] = field(default=())
+
+
+def seconds(*choices: float) -> st.SearchStrategy[float]:
+    return st.sampled_from(choices)
+
+
+members = st.integers(0, 3)
+faults = st.one_of(
+    st.builds(
+        RestartApi,
+        after_s=seconds(0.0, 0.5, 20.0, 40.0),
+        down_s=seconds(0.01, 1.0, 8.0, 30.0),
+        trainer_s=seconds(0.01, 0.5, 5.0),
+        steps_back=st.sampled_from([0, 0, 3]),
+    ),
+    st.builds(
+        LoseRequests,
+        after_s=seconds(0.0, 0.5, 10.0),
+        refused=st.integers(0, 9),
+        lost=st.integers(0, 3),
+    ),
+    st.builds(BlockApi, after_s=seconds(0.5, 10.0), seconds=seconds(5.0, 40.0)),
+    st.builds(
+        EndProcess,
+        after_s=seconds(0.0, 0.3, 3.0, 20.0),
+        member=members,
+        is_killed=st.booleans(),
+        down_s=seconds(0.01, 2.0, 30.0),
+    ),
+    st.builds(
+        BreakDisk,
+        after_s=seconds(0.0, 10.0),
+        member=members,
+        is_full=st.booleans(),
+        seconds=seconds(2.0, 30.0, 90.0),
+    ),
+    st.builds(Overload, after_s=seconds(1.0, 10.0), share=seconds(0.15, 0.5, 0.8), seconds=seconds(30.0, 200.0)),
+    st.builds(FailInference, after_s=seconds(1.0, 10.0), member=members, times=st.integers(1, 6)),
+)
+schedules = st.builds(
+    Schedule,
+    members=st.integers(1, 4),
+    are_named=st.booleans(),
+    latency_s=seconds(0.0, 0.05, 1.0),
+    gateway_code=st.sampled_from([None, 404, 502, 503]),
+    faults=st.lists(faults, max_size=8),
+)
+
+
+class Member:
+    """One environment of the training run: its present process, and those before it."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self._cluster = cluster
+        self._number = number
+        self.worlds: list[World] = []
+        self.saved: dict[World, int | None] = {}
+        """The number that the newest checkpoint had when a process ended, which is the one that its successor knows."""
+        self.serving: asyncio.Task[None] | None = None
+        self.disk_is_full_until = 0.0
+        self.disk_hangs_until = 0.0
+
+    @property
+    def world(self) -> World:
+        """The present process, or the last one."""
+        return self.worlds[-1]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.serving is not None
+
+    def start(self) -> None:
+        schedule = self._cluster.schedule
+        world = World(
+            api=self._cluster.api,
+            inference=lambda: 4.0,
+            workers=2,
+            levels=4,
+            complexity_mode="curriculum",
+            wandb_name="run",
+            instance_id=f"member{self._number}" if schedule.are_named else None,
+            min_batch_allocation=SHARE,
+            inference_weight=1.0,
+        )
+        self.worlds.append(world)
+        self.set_disk()
+        self._cluster.set_load()
+        self.serving = asyncio.create_task(world.serve_with_checkpoints())
+
+    def set_disk(self) -> None:
+        disk = self.world.disk
+        disk.is_full = now() < self.disk_is_full_until
+        disk.hangs_until = self.disk_hangs_until
+
+    def end(self, *, is_killed: bool, down_s: float) -> None:
+        """End the present process, if there is one, and start the next one after so many seconds."""
+        ended = self.serving
+        if ended is None:
+            return
+        self.serving = None
+        self._cluster.raise_error_of(ended)
+        if is_killed:
+            self._end_world()
+        ended.cancel()
+        self._cluster.ending.append(asyncio.create_task(self._start_after(ended, 0.0 if is_killed else None, down_s)))
+
+    async def _start_after(self, ended: asyncio.Task[None], wait_s: float | None, down_s: float) -> None:
+        """Start the next process. A process that was killed is not waited for: only this simulation still cleans up."""
+        await asyncio.wait([ended], timeout=wait_s)
+        if wait_s is None:
+            self._end_world()
+        await asyncio.sleep(down_s)
+        if not self._cluster.is_ending:
+            self.start()
+
+    def _end_world(self) -> None:
+        self.saved[self.world] = self._saved_number()
+        self.world.kill()
+
+    def _saved_number(self) -> int | None:
+        folder: Path | None = vars(self.world.run.checkpoints).get("_folder")
+        if folder is None or not (folder / LATEST).exists():
+            return None
+        number: int | None = json.loads((folder / LATEST).read_text())[KEY]["registered"][0]
+        return number
+
+    @property
+    def doubts(self) -> int:
+        """How often a registration was in doubt, in all processes."""
+        return sum(world.run.failures.counts[IN_DOUBT] for world in self.worlds)
+
+
+class Cluster:
+    """Members at one run-api. `figures` counts what has happened."""
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self.schedule = schedule
+        self.api = SimulatedApi(
+            latency=lambda: schedule.latency_s,
+            batch_size=8 * GROUP_SIZE,
+            trainer_step_s=0.5,
+            checkpoint_dir=str(folder),
+            checkpoint_interval=10,
+        )
+        self.api.gateway_code = schedule.gateway_code
+        self.members = [Member(self, number) for number in range(schedule.members)]
+        self.late_share = 0.0
+        self.is_ending = False
+        self.ending: list[asyncio.Task[None]] = []
+        self.figures: Counter[str] = Counter()
+
+    def later(self, seconds: float, call: Any, *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+    def start_api(self, trainer_s: float, steps_back: int) -> None:
+        if not self.api.is_up:
+            self.api.start()
+            self.later(trainer_s, self.start_trainer, steps_back)
+
+    def start_trainer(self, steps_back: int) -> None:
+        if self.api.is_up and not self.api.has_trainer:
+            self.api.register_trainer(steps_back=steps_back)
+
+    def set_load(self) -> None:
+        for member in self.members:
+            if member.worlds:
+                member.world.generator.late_share = self.late_share
+
+    def end_load(self) -> None:
+        self.late_share = 0.0
+        self.set_load()
+
+    def raise_error_of(self, serving: asyncio.Task[None]) -> None:
+        if serving.done() and not serving.cancelled():
+            serving.result()
+            raise AssertionError("a run has ended by itself")
+
+    async def run(self) -> None:
+        """Let everything of the schedule happen, and check what must hold."""
+        trainer = asyncio.create_task(self.api.take_batches())
+        try:
+            for member in self.members:
+                member.start()
+            for fault in self.schedule.faults:
+                await asyncio.sleep(fault.after_s)
+                fault.begin(self)
+                self.figures[type(fault).__name__] += 1
+            await self._repair()
+            await asyncio.sleep(REPAIRED_S)
+            self.check_members()
+            await self._end()
+            self.check_items()
+        finally:
+            trainer.cancel()
+
+    async def _repair(self) -> None:
+        """Wait until every fault is over and every member has a process."""
+        while not self._is_repaired():
+            await asyncio.sleep(1.0)
+
+    def _is_repaired(self) -> bool:
+        disks_work_at = max(max(member.disk_is_full_until, member.disk_hangs_until) for member in self.members)
+        return (
+            self.api.has_trainer
+            and self.api.blocked_until <= now()
+            and disks_work_at <= now()
+            and self.late_share == 0.0
+            and all(member.is_alive for member in self.members)
+        )
+
+    async def _end(self) -> None:
+        self.is_ending = True
+        for member in self.members:
+            member.end(is_killed=False, down_s=0.0)
+        await asyncio.gather(*self.ending)
+
+    # --- what must hold
+
+    def check_members(self) -> None:
+        """Every member has its own registration and serves, and the shares are those of the members."""
+        live = [member.world for member in self.members]
+        for member in self.members:
+            assert member.serving is not None
+            self.raise_error_of(member.serving)
+            state = member.world.run.state
+            assert member.world.run.api.is_available
+            assert self.api.owners.get(state.env_id) is member.world, "its number is that of another environment"
+            assert self.api.environments[state.env_id]["connected"], "a live member was signed off"
+            assert member.world.run.sampler.stream.limits.metrics()["train/closed_levels"] == 0.0
+        for owner, sender in self.api.signed_off:
+            assert owner is sender or owner not in live, "a live member was signed off by another"
+        phantoms = self._phantoms()
+        self.figures["phantoms"] += len(phantoms)
+        for number in phantoms:
+            self._check_explained(number)
+        if not phantoms:
+            self._check_shares()
+            for world in live:
+                assert world.started[-1] >= now() - PROGRESS_S, "it starts no groups"
+
+    def _phantoms(self) -> list[int]:
+        """The registrations that have a share, and no live process."""
+        numbers = {member.world.run.state.env_id for member in self.members}
+        with_share = [
+            environment["registered_id"]
+            for environment in self.api.environments
+            if environment["connected"] and environment["weight"] > 0.0
+        ]
+        return [number for number in with_share if number not in numbers]
+
+    def _check_explained(self, number: int) -> None:
+        """A registration that nobody can sign off: no checkpoint had its number, or it was counted as in doubt."""
+        owner = self.api.owners[number]
+        [member] = [member for member in self.members if owner in member.worlds]
+        # Members without names take the folders of each other.
+        doubts = member.doubts if self.schedule.are_named else sum(other.doubts for other in self.members)
+        is_unknown = owner in member.saved and member.saved[owner] != number
+        assert is_unknown or doubts, f"environment {number} has a share that nobody uses"
+
+    def _check_shares(self) -> None:
+        statuses = [
+            self.api._answer("/status-env", {"env_id": member.world.run.state.env_id}, None) for member in self.members
+        ]
+        weight = sum(status["env_weight"] for status in statuses)
+        assert abs(weight - 1.0) < 1e-9, f"the weights add up to {weight}"
+        for status in statuses:
+            assert abs(status["unallocated_fraction"] - (1.0 - SHARE * len(self.members))) < 1e-9
+
+    def check_items(self) -> None:
+        """Each item is in exactly one place, and what was delivered is what was counted."""
+        assert self.api.accepted_without_trainer == 0
+        self.figures["groups"] += len(self.api.accepted)
+        for member in self.members:
+            member.world.check_items()
+            self.figures["processes"] += len(member.worlds)
+
+
+def run_cluster(schedule: Schedule, folder: Path) -> Cluster:
+    """A cluster to which everything of a schedule has happened. Raises AssertionError if something does not hold."""
+    from .virtual_time import run_virtually
+
+    async def go() -> Cluster:
+        cluster = Cluster(schedule, folder)
+        await cluster.run()
+        return cluster
+
+    logging.getLogger("reasoning_gym_environment").setLevel(logging.ERROR)
+    with mock.patch.object(serve_loop, "TICK_S", TICK_S):
+        return run_virtually(go())
