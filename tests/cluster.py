@@ -10,12 +10,14 @@ is that of atroposlib (simulated_api.py), and the processes are those of simulat
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -288,18 +290,23 @@ class Cluster:
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule = schedule
         self.api = SimulatedApi(
-            latency=lambda: schedule.latency_s,
+            latency=self._latency,
             batch_size=8 * GROUP_SIZE,
             trainer_step_s=0.5,
             checkpoint_dir=str(folder),
             checkpoint_interval=10,
         )
+        self._random = Random(0)
         self.api.gateway_code = schedule.gateway_code
         self.members = [Member(self, number) for number in range(schedule.members)]
         self.late_share = 0.0
         self.is_ending = False
         self.ending: list[asyncio.Task[None]] = []
         self.figures: Counter[str] = Counter()
+
+    def _latency(self) -> float:
+        # After a restart of run-api, its environments register again in another order.
+        return self._random.uniform(0.0, 2.0 * self.schedule.latency_s)
 
     def later(self, seconds: float, call: Any, *arguments: Any) -> None:
         asyncio.get_running_loop().call_later(seconds, call, *arguments)
@@ -347,7 +354,9 @@ class Cluster:
 
     async def _repair(self) -> None:
         """Wait until every fault is over and every member has a process."""
-        while not self._is_repaired():
+        for _ in itertools.count():
+            if self._is_repaired():
+                return
             await asyncio.sleep(1.0)
 
     def _is_repaired(self) -> bool:
@@ -401,13 +410,26 @@ class Cluster:
         return [number for number in with_share if number not in numbers]
 
     def _check_explained(self, number: int) -> None:
-        """A registration that nobody can sign off: no checkpoint had its number, or it was counted as in doubt."""
+        """A registration that nobody can sign off.
+
+        No checkpoint had its number, or its successor was killed before it had looked at its mark, or an answer was
+        lost, which is counted.
+        """
         owner = self.api.owners[number]
         [member] = [member for member in self.members if owner in member.worlds]
         # Members without names take the folders of each other.
         doubts = member.doubts if self.schedule.are_named else sum(other.doubts for other in self.members)
         is_unknown = owner in member.saved and member.saved[owner] != number
-        assert is_unknown or doubts, f"environment {number} has a share that nobody uses"
+        assert is_unknown or doubts or self._has_lost(number), f"environment {number} has a share that nobody uses"
+
+    def _has_lost(self, number: int) -> bool:
+        """Whether a process that knew this number of its predecessor has ended before it had looked at the mark."""
+        for member in self.members:
+            for world in member.worlds[:-1]:
+                predecessor = world.run.checkpoints.predecessor
+                if predecessor is not None and predecessor[0] == number and not world.has_looked:
+                    return True
+        return False
 
     def _check_shares(self) -> None:
         statuses = [

@@ -180,6 +180,8 @@ class World:
         self.longest_wait_s = 0.0
         """The longest time for which there was room and no group was started."""
         self.dropped_before = 0
+        self.has_looked = False
+        """Whether this process has signed off its predecessor, or knows that there is nothing to sign off."""
         self._make_run(slow_s, levels)
         if resumes is not None:
             state = json.dumps(state_of(resumes.run.checkpoints.components))
@@ -262,11 +264,15 @@ class World:
         try:
             await register(self)
             await self.run.api.take_over_limits()
-            await supervise(self.loop.run(), sign_off_predecessor(self.run))
+            await supervise(self.loop.run(), self._sign_off_predecessor())
         finally:
             await self._close()
             await self.run.checkpoints.save_latest()
             self.run.checkpoints.leave()
+
+    async def _sign_off_predecessor(self) -> None:
+        await sign_off_predecessor(self.run)
+        self.has_looked = True
 
     def kill(self) -> None:
         """Let nothing reach run-api or the disk any more. The caller cancels the task that serves."""

@@ -14,7 +14,7 @@ from .serve_loop import ServeLoop
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+LOOK_S = 0.1
 """Seconds between two looks whether the first checkpoint is on the disk."""
 
 
