@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling import level_limits
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import (
     CRASHED,
@@ -182,6 +183,10 @@ class Model:
 class StreamMachine(RuleBasedStateMachine):
     @initialize(options=OPTIONS)
     def begin(self, options: Options) -> None:
+        # With these constants, levels close and open again within the few items of a test.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(level_limits, "JUDGES", 2)
+        self.patch.setattr(level_limits, "RETRY_AFTER", 8)
         self.loop = StillLoop()
         self.saved: list[Saved] = []
         self.waiter: asyncio.Task[Problem] | None = None
@@ -493,6 +498,7 @@ class StreamMachine(RuleBasedStateMachine):
         if hasattr(self, "loop"):
             self.stop()
             self.loop.close()
+            self.patch.undo()
 
     # --- helpers
 
