@@ -11,8 +11,8 @@ fail if its workers die. The usual cause is a lack of memory, and then such item
 **An overloaded machine closes no level.** An item that is late, or that cannot be made, fails only if the level is the
 cause. Therefore other items judge it: it fails if the next JUDGES items of other tasks, and of easier levels of its
 task, are made in time. If one of them is late, the machine may be the cause, and the item does not count. A level that
-has never made an item is no judge when it is late, because it may be too hard itself. Without such judges, a task with
-several hopeless levels would protect the levels of all tasks. If every seventh item is late, 40 judges in a row are in
+has never made an item is no judge when it is late, because it may be too hard itself. Otherwise, a task with several
+hopeless levels would protect the levels of all other tasks. If every seventh item is late, 40 judges in a row are in
 time in one case of 500 only. The rule has two limits. A task that is alone has only its easier levels as judges, so an
 overload that makes its hard items late and its easy items not can still close a level. And if most tasks of a small run
 have levels that are late for half of their items, these levels protect each other and stay open. This costs time, and
