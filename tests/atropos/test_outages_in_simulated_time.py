@@ -151,6 +151,7 @@ def test_two_items_that_crash_the_server_are_given_up_and_no_other_item_is(worke
 @few
 @given(seed=st.integers(0, 2**32))
 def test_no_item_is_given_up_in_any_number_of_outages(seed: int) -> None:
+    """Outages follow each other faster than a completion takes. With a few seeds, the first three cost an item."""
     random = Random(seed)
 
     def plan(world: World) -> list[Event]:
