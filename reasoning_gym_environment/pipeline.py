@@ -39,7 +39,6 @@ from .items import (
 from .records import Completion, Episode
 from .run import Run
 from .sampling.item_maker import TOO_LONG
-from .sampling.pending_items import MAX_TRIES
 from .scoring.scorer import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
 from .utils.clock import now
@@ -50,7 +49,7 @@ logger = logging.getLogger(__name__)
 ScoreMethod: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[ScoredDataGroup | None]]
 """`ReasoningGymEnv.score`: from the rollout dicts of one item to a scored group, or None."""
 
-GIVEN_UP = f"item given up, no completions in {MAX_TRIES} attempts"
+GIVEN_UP = "item given up, no completions"
 """Requests of such an item may be the cause of the outages."""
 
 
@@ -85,6 +84,7 @@ class GroupPipeline:
             completions = await self._complete(episode)
             if not completions:
                 return None
+            self.run.stream.ledger.note_completions(episode.problem)
             rollouts = rollout_dicts(item, episode, completions)
             group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, completions, score(rollouts)))
             return group
@@ -167,22 +167,28 @@ class GroupPipeline:
         """Requeue the item, a bounded number of times, or drop it.
 
         An outage of all servers counts as one failure of the item, and only if the attempt `began` before it: an
-        attempt during an outage cannot have caused it. An item that a working server refuses is dropped at once.
+        attempt during an outage cannot have caused it. After three outages, or ten failures of any kind, the item is
+        given up (sampling/pending_items.py). An item that a working server refuses is dropped at once.
         `process` drops every such item, and makes the group of a later item instead.
         """
         run = self.run
         problem = episode.problem
         unavailable_since = run.inference.servers.unavailable_since
         kind = "item dropped, no completions"
+        item = f"item {problem.index}, {problem.task}"
         is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
         if run.mode.has_trainer and problem.is_of_stream and not is_refused:
+            in_outage = unavailable_since is not None
             failed_at: float | None = now()
             if unavailable_since is not None:
                 failed_at = unavailable_since if began < unavailable_since else None
-            is_requeued = run.stream.ledger.requeue(problem, failed_at=failed_at)
-            kind = "item requeued, no completions" if is_requeued else GIVEN_UP
+            ledger = run.stream.ledger
+            kind = "item requeued, no completions"
+            if not ledger.requeue(problem, failed_at=failed_at, in_outage=in_outage):
+                kind = GIVEN_UP
+                item += f", after {ledger.failures(problem)} failures"
         reason = error.advice if isinstance(error, RequestRefusedError) else str(error)
-        run.failures.note(kind, f"item {problem.index}, {problem.task}: {reason}")
+        run.failures.note(kind, f"{item}: {reason}")
         self.finish(episode, GroupOutcome.INFERENCE_FAILED)
 
     # --- grade, reward, record

@@ -2,7 +2,7 @@
 
     index ──> Draw: task and level ──> item (item_maker.py) ──> handed out ──> finished
                                                                                  │    ^
-                                       requeued, at most MAX_TRIES times  ───────┴────┘
+                                requeued, a bounded number of times  ────────────┴────┘
 
     a problem of the stream ── answered, graded ──> Sampler.observe: the curriculum, once for each item
 
@@ -251,7 +251,8 @@ class ItemStream:
         slow = sum(item.is_slow and not item.is_ready for item in self._ahead)
         wanted = min(1 + self._prefetch + slow, MOST_AHEAD)
         while len(self._ahead) < wanted:
-            draw = self.ledger.waiting.popleft() if self.ledger.waiting else self._new_draw()
+            ahead = [item.draw.index for item in self._ahead]
+            draw = self.ledger.take_waiting(ahead) or self._new_draw()
             self._ahead.append(self._begin(draw))
 
     def _new_draw(self) -> Draw:

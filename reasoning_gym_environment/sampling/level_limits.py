@@ -1,15 +1,33 @@
-"""The levels that each task may still use. A level is closed if too many of its items fail.
+"""The levels that each task may use now. A level is closed for a while if too many of its items fail.
 
     an item is too long, and the level has had less than KNOWN_ITEMS items            ──> the level is closed
     at least LATE_ITEMS of the last KNOWN_ITEMS items fail, and LATE_SHARE of them    ──> the level is closed
+    an item fails, and the level has had less than TRIAL_ITEMS items since it opened  ──> the level is closed again
+    RETRY_AFTER items of any task, twice as many after each further closing           ──> the level is open again
 
 An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item does not
 fail if its workers die. The usual cause is a lack of memory, and then such items would close the levels of all tasks.
 
-A closed level does not open again. In a run of weeks with thousands of items, a few items are late or too long by
-chance, and they must not close a level. The lowest level of a task is never closed, because there is no easier level.
-Instead, the stream skips each of its failing items. The stream reports the items in the order of their index, so the
-open levels do not depend on which worker was faster.
+**An overloaded machine closes no level.** An item that is late, or that cannot be made, fails only if the level is the
+cause. Therefore other items judge it: it fails if the next JUDGES items of other tasks, and of easier levels of its
+task, are made in time. If one of them is late, the machine may be the cause, and the item does not count. A level that
+has never made an item is no judge when it is late, because it may be too hard itself. Otherwise, a task with several
+hopeless levels would protect the levels of all other tasks. If every seventh item is late, 40 judges in a row are in
+time in one case of 500 only. The rule has two limits. A task that is alone has only its easier levels as judges, so an
+overload that makes its hard items late and its easy items not can still close a level. And if most tasks of a small run
+have levels that are late for half of their items, these levels protect each other and stay open. This costs time, and
+no item.
+
+**A closed level is tried again**, whatever the reason was: the machine may have recovered, and the trainer may have
+raised its token limit. The first failing item closes the level again, and no judges are needed for that. The distance
+between the trials doubles, so the trials of a hopeless level cost about five of the first 100,000 items, and one more
+whenever the number of items doubles. A level that was closed by mistake is open again after RETRY_AFTER items. All
+distances are counted in items and not in seconds. The stream reports the items in the order of their index, so the open
+levels do not depend on which worker was faster.
+
+In a run of weeks with thousands of items, a few items are late or too long by chance, and they must not close a level.
+The lowest level of a task is never closed, because there is no easier level. Instead, the stream skips each of its
+failing items.
 """
 
 from __future__ import annotations
@@ -17,12 +35,13 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, NonNegativeInt
 
 from ..tasks.difficulty_ladder import Ladder, Level
-from .item_maker import TOO_LONG, loading
+from .item_maker import FAILED, TIMED_OUT, TOO_LONG, loading
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +54,25 @@ LATE_ITEMS = 3
 LATE_SHARE = 0.15
 """A level is closed only if at least this share of its recent items failed."""
 
+JUDGES = 40
+"""A late item counts only if this many items of other tasks or easier levels are made after it, all of them in time.
+
+With more judges, an overload that makes few items late closes no level either, and a level that is too slow has more
+late items before it is closed. This matters with few tasks: a level that is the only one in use has 40 late items more.
+"""
+
+RETRY_AFTER = 2000
+"""A closed level opens again after this many items of any task, and after twice as many whenever it closes again.
+
+The distance starts afresh once the level has had KNOWN_ITEMS items.
+"""
+
+TRIAL_ITEMS = 10
+"""A level that was closed before is on trial for this many items: the first failing item closes it again."""
+
+OVERLOAD_REASONS = frozenset({TIMED_OUT, FAILED})
+"""The reasons that a machine without free processors or memory can cause."""
+
 
 LevelKey: TypeAlias = tuple[str, int]
 """Task and level."""
@@ -43,12 +81,41 @@ Window: TypeAlias = deque[bool]
 """Whether each of the last KNOWN_ITEMS items of a level failed."""
 
 
+@dataclass
+class _Closing:
+    """The last closing of a level."""
+
+    reason: str
+    times: int
+    """How often the level was closed, without KNOWN_ITEMS items in between."""
+    opens_at: int
+    """The level is open again when so many items have been counted."""
+
+
+@dataclass
+class _LateItem:
+    """An item that fails if its judges are made in time."""
+
+    task: str
+    level: int
+    reason: str
+    detail: str
+    in_time: int = 0
+    """Judges so far, all of them in time."""
+
+    def is_judged_by(self, task: str, level: int) -> bool:
+        return task != self.task or level < self.level
+
+
 class _SavedLimits(BaseModel):
     """The form of a `state_dict`. The number in `recent` is the length of a window without failures."""
 
     closed: list[tuple[str, int, str]] = []
     recent: list[tuple[str, NonNegativeInt, Annotated[int, Field(ge=0, le=KNOWN_ITEMS)] | list[bool]]] = []
     replaced: dict[str, NonNegativeInt] = {}
+    items: NonNegativeInt = 0
+    closings: list[tuple[str, int, Annotated[int, Field(ge=1, le=100)], NonNegativeInt]] = []
+    late: list[tuple[str, int, str, str, NonNegativeInt]] = []
 
 
 class LevelLimits:
@@ -56,10 +123,15 @@ class LevelLimits:
 
     def __init__(self, ladders: Mapping[str, Ladder]) -> None:
         self._ladders = ladders
-        self._closed: dict[LevelKey, str] = {}
-        """Why a level is closed."""
+        self._items = 0
+        """All items that were counted so far. A draw that goes down the ladder counts once for each level."""
+        self._closings: dict[LevelKey, _Closing] = {}
+        """The levels that are closed, or were closed before."""
         self._recent: dict[LevelKey, Window] = {}
+        self._late: list[_LateItem] = []
+        """The late items that wait for their judges, the oldest first."""
         self._replaced: Counter[str] = Counter()
+        self._has_reported_overload = False
 
     def level(self, task: str, index: int) -> Level:
         """The highest open level that is not above `index`."""
@@ -67,8 +139,9 @@ class LevelLimits:
 
     def top_level(self, task: str) -> int:
         """The level below the lowest closed level of the task, or its last level if none is closed."""
-        closed = [level for name, level in self._closed if name == task]
-        return min(closed, default=len(self._ladders[task])) - 1
+        levels = range(len(self._ladders[task]))
+        closed = [level for level in levels if self._is_closed(task, level)]
+        return min(closed, default=len(levels)) - 1
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index` and the open levels below it, the highest first.
@@ -82,31 +155,32 @@ class LevelLimits:
 
     def made(self, task: str, level: int) -> None:
         """Count an item of this level that did not fail."""
-        self._window(task, level).append(False)
+        self._judge(task, level, is_late=False)
+        if not self._is_closed(task, level):
+            self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
         """Count an item of this level that failed for `reason`: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
+        may_be_overload = reason in OVERLOAD_REASONS
+        self._judge(task, level, is_late=may_be_overload)
         if level == 0:
             return
         self._replaced[reason] += 1
-        window = self._window(task, level)
-        closes_at_once = reason == TOO_LONG and len(window) < KNOWN_ITEMS
-        # An item that closes its level at once is not recorded as a failure.
-        window.append(not closes_at_once)
-        fails_often = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
-        if (task, level) not in self._closed and (closes_at_once or fails_often):
-            self._closed[task, level] = reason
-            logger.warning(
-                "Level %d of %s is not used from here on (%s): %s.",
-                level,
-                task,
-                reason,
-                detail,
-            )
+        # The items of a closed level began before it was closed.
+        if self._is_closed(task, level):
+            return
+        items = len(self._window(task, level))
+        is_on_trial = (task, level) in self._closings and items < TRIAL_ITEMS
+        if is_on_trial or (reason == TOO_LONG and items < KNOWN_ITEMS):
+            self._close(task, level, reason, detail)
+        elif may_be_overload:
+            self._late.append(_LateItem(task, level, reason, detail))
+        else:
+            self._fail(task, level, reason, detail)
 
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""
-        values = {"train/closed_levels": float(len(self._closed))}
+        values = {"train/closed_levels": float(len(self._closed()))}
         for reason, count in self._replaced.items():
             values[f"train/replaced_{reason}"] = float(count)
         return values
@@ -116,34 +190,121 @@ class LevelLimits:
         recent: list[list[Any]] = []
         for (task, level), window in self._recent.items():
             recent.append([task, level, list(window) if any(window) else len(window)])
-        closed = [[task, level, reason] for (task, level), reason in self._closed.items()]
+        closings: list[list[Any]] = []
+        for (task, level), closing in self._closings.items():
+            closings.append([task, level, closing.times, closing.opens_at])
         return {
-            "closed": closed,
+            "closed": self._closed(),
             "recent": recent,
             "replaced": dict(self._replaced),
+            "items": self._items,
+            "closings": closings,
+            "late": [list(astuple(item)) for item in self._late],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
 
-        Closed levels that no task has here are dropped. Raises EnvironmentSetupError, and changes nothing, if the state
-        is malformed.
+        Closed levels that no task has here are dropped. In a state of an earlier release, all levels were closed just
+        now, for the first time. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
         """
         with loading("level limits"):
             saved = _SavedLimits.model_validate(dict(state))
-        self._closed = {}
+        self._items = saved.items
+        self._closings = {}
+        reasons: dict[LevelKey, str] = {}
         for task, level, reason in saved.closed:
+            reasons[task, level] = reason
             if self._can_be_closed(task, level):
-                self._closed[task, level] = reason
+                self._closings[task, level] = _Closing(reason, 1, self._items + RETRY_AFTER)
+        for task, level, times, opens_at in saved.closings:
+            if self._can_be_closed(task, level):
+                self._closings[task, level] = _Closing(reasons.get((task, level), ""), times, opens_at)
         self._recent = {}
         for task, level, window in saved.recent:
             failed = [False] * window if isinstance(window, int) else window
-            self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
+            # An earlier release kept the items of closed levels.
+            if not self._is_closed(task, level):
+                self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
+        late = [_LateItem(*row) for row in saved.late]
+        self._late = [item for item in late if self._can_be_closed(item.task, item.level)]
         self._replaced = Counter(saved.replaced)
+
+    # --- decisions
+
+    def _judge(self, task: str, level: int, *, is_late: bool) -> None:
+        """Count an item, and let it judge the late items before it."""
+        self._items += 1
+        if is_late and False not in self._recent.get((task, level), ()):
+            # This level has never made an item, and may be too hard.
+            return
+        waiting = self._late
+        self._late = []
+        for item in waiting:
+            if not item.is_judged_by(task, level):
+                self._late.append(item)
+            elif is_late:
+                self._report_overload(item, task)
+            else:
+                item.in_time += 1
+                if item.in_time < JUDGES:
+                    self._late.append(item)
+                elif not self._is_closed(item.task, item.level):
+                    self._fail(item.task, item.level, item.reason, item.detail)
+
+    def _fail(self, task: str, level: int, reason: str, detail: str) -> None:
+        """Count a failing item, and close its level if there are too many."""
+        window = self._window(task, level)
+        window.append(True)
+        if sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window)):
+            self._close(task, level, reason, detail)
+
+    def _close(self, task: str, level: int, reason: str, detail: str) -> None:
+        window = self._window(task, level)
+        last = self._closings.get((task, level))
+        times = 1
+        if last is not None and len(window) < KNOWN_ITEMS:
+            times = last.times + 1
+        items = RETRY_AFTER * 2 ** (times - 1)
+        self._closings[task, level] = _Closing(reason, times, self._items + items)
+        # After a trial, only items of the trial count.
+        del self._recent[task, level]
+        logger.warning(
+            "Level %d of %s is not used for the next %d items of the run (%s): %s.",
+            level,
+            task,
+            items,
+            reason,
+            detail,
+        )
+
+    def _report_overload(self, item: _LateItem, task: str) -> None:
+        if self._has_reported_overload:
+            return
+        self._has_reported_overload = True
+        logger.warning(
+            "Items of %s and of %s could not be made at about the same time (%s). If this happens often, the machine "
+            "is overloaded: use fewer workers, or free processors and memory. No level is closed for it.",
+            item.task,
+            task,
+            item.detail,
+        )
+
+    def _is_closed(self, task: str, level: int) -> bool:
+        closing = self._closings.get((task, level))
+        return closing is not None and self._items < closing.opens_at
+
+    def _closed(self) -> list[list[Any]]:
+        """Task, level and reason of every closed level."""
+        closed: list[list[Any]] = []
+        for (task, level), closing in self._closings.items():
+            if self._is_closed(task, level):
+                closed.append([task, level, closing.reason])
+        return closed
 
     def _open_down_from(self, task: str, index: int) -> list[Level]:
         levels = self._ladders[task].levels[: index + 1]
-        return [level for level in reversed(levels) if (task, level.index) not in self._closed]
+        return [level for level in reversed(levels) if not self._is_closed(task, level.index)]
 
     def _can_be_closed(self, task: str, level: int) -> bool:
         return task in self._ladders and 0 < level < len(self._ladders[task])

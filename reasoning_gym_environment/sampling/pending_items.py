@@ -6,6 +6,20 @@
 
 A draw is pending from the moment its task and level are chosen until its item is finished. The stream saves every
 pending draw and repeats it after a restart.
+
+**An item that crashes the inference servers.** In an outage, the requests of all items in flight fail, and each of
+these items may be the cause. It is a suspect until it gets its completions. An item that fails in MAX_CRASHES outages
+is given up, unless as many other outages have come and gone without it lately: then the servers fail without it, too.
+Two rules find the cause and spare the other items:
+
+* While an outage lasts, suspects wait, and the stream draws other items. So the servers recover with an item that has
+  not failed, and the next crash is a new outage.
+* Afterwards the stream hands out one suspect at a time. So the next crash adds to the failures of one suspect only.
+
+At most one suspect is given up in an outage. An innocent item is given up only if the first three outages of an hour
+find it without its completions, the last two while it is the one suspect that is handed out. The price of the rules is
+that suspects wait for each other: after an outage with 500 groups in flight, the last of them gets its completions when
+500 groups have been made one after the other. Meanwhile the other groups continue with new items.
 """
 
 from __future__ import annotations
@@ -20,11 +34,18 @@ from pydantic import TypeAdapter
 from ..records import Problem
 from .item_maker import loading
 
-MAX_TRIES = 10
-"""An item with so many failures is not requeued.
+MAX_CRASHES = 3
+"""An item that failed in so many outages, and in most outages of the time, is not requeued."""
 
-An innocent item rarely fails in two outages, because it gets its completions between them. An item whose requests crash
-the servers fails in every outage that it causes.
+HISTORY_S = 3600.0
+"""Outages that began up to this long before the first failure of an item show that the servers fail without it."""
+
+MAX_TRIES = 10
+"""An item with so many failures of any kind is not requeued.
+
+A request may fail although the servers work: it may never be answered, for example. Such failures prove less than
+outages. At the beginning of an outage, before the servers count as unavailable, innocent items fail in the same way.
+Therefore three of them are no reason to give an item up.
 """
 
 REMEMBERED = 4096
@@ -55,9 +76,29 @@ class PendingItems:
         self.known: set[int] = set()
         """The indices of the pending draws whose problems a caller has had at least once."""
         self._failures: dict[int, set[float]] = {}
-        """The times of the failures of an item, by index."""
+        """The times of the failures of an item, by index. A failure in an outage has the time of the outage."""
+        self._outages: dict[int, set[float]] = {}
+        """The times of the outages in which a suspect failed, by index."""
+        self._history: deque[float] = deque(maxlen=2 * MAX_TRIES)
+        """The times of the last outages, without outages whose cause has been found."""
+        self._is_outage = False
 
     # --- for the item stream
+
+    def take_waiting(self, ahead: Iterable[int] = ()) -> Draw | None:
+        """Take the next waiting draw that the stream may repeat now; None if there is none.
+
+        `ahead` are the indices that the stream has taken before and has not handed out yet. Draws that are held back
+        keep their place. They are available once an item gets its completions, or once the suspect is finished or
+        requeued.
+        """
+        taken = [*self.handed_out, *ahead]
+        must_wait = self._is_outage or any(index in self._outages for index in taken)
+        for draw in self.waiting:
+            if not (must_wait and draw.index in self._outages):
+                self.waiting.remove(draw)
+                return draw
+        return None
 
     def hand_out(self, draw: Draw, problem: Problem) -> None:
         """Note that a caller holds the problem of this draw."""
@@ -73,6 +114,9 @@ class PendingItems:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
         self._failures.clear()
+        self._outages.clear()
+        self._history.clear()
+        self._is_outage = False
         self.waiting = deque(draws)
         self.known = {draw.index for draw in self.waiting}.intersection(known)
 
@@ -84,27 +128,60 @@ class PendingItems:
             del self.handed_out[problem.index]
             self.known.discard(problem.index)
             self._failures.pop(problem.index, None)
+            if self._is_cause(problem.index):
+                for began in self._outages[problem.index].intersection(self._history):
+                    self._history.remove(began)
+            self._outages.pop(problem.index, None)
 
-    def requeue(self, problem: Problem, *, failed_at: float | None = None) -> bool:
+    def requeue(self, problem: Problem, *, failed_at: float | None = None, in_outage: bool = False) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.
 
-        `failed_at` is the time of a failure, or None for a cancellation, which does not count. Failures with the same
-        time count once. Returns False if the problem is not handed out, or if this is its MAX_TRIES-th failure. Then
-        the caller must `finish` it.
+        `failed_at` is the time of a failure, or None for a cancellation, which does not count. With `in_outage`, all
+        servers are unavailable, and `failed_at` is the time when that began, so that an outage counts once. Returns
+        False if the problem is not handed out, or if it has failed too often. Then the caller must `finish` it.
         """
         if not self.is_handed_out(problem):
             return False
         if failed_at is not None:
             failures = self._failures.setdefault(problem.index, set())
             failures.add(failed_at)
-            if len(failures) >= MAX_TRIES:
+            if in_outage:
+                self._note_outage(problem.index, failed_at)
+            if len(failures) >= MAX_TRIES or self._is_cause(problem.index):
                 return False
         self.waiting.append(self.handed_out.pop(problem.index))
         return True
 
+    def note_completions(self, problem: Problem) -> None:
+        """Note that a problem has got its completions. So it is no suspect, and the servers work."""
+        self._is_outage = False
+        if problem.is_of_stream:
+            self._outages.pop(problem.index, None)
+
+    def failures(self, problem: Problem) -> int:
+        """How often a problem has failed, as long as it is pending. An outage counts once."""
+        return len(self._failures.get(problem.index, ()))
+
     def is_handed_out(self, problem: Problem) -> bool:
         """Whether a caller still has to finish or requeue this problem."""
         return problem.is_of_stream and problem.index in self.handed_out
+
+    # --- outages
+
+    def _note_outage(self, index: int, began: float) -> None:
+        self._is_outage = True
+        self._outages.setdefault(index, set()).add(began)
+        if began not in self._history:
+            self._history.append(began)
+
+    def _is_cause(self, index: int) -> bool:
+        """Whether an item has failed in enough outages, and in more than half of those since shortly before them."""
+        own = self._outages.get(index, set())
+        if len(own) < MAX_CRASHES:
+            return False
+        since = min(own) - HISTORY_S
+        others = [began for began in self._history if began >= since and began not in own]
+        return len(own) > len(others)
 
 
 class ObservedItems:

@@ -181,9 +181,20 @@ async def test_a_failed_request_is_repeated_and_a_refused_request_is_not(
     byte_tokenizer: Any, error: InferenceError, tries: int
 ) -> None:
     client = client_of(byte_tokenizer, error)
+    patient = replace(ONE, patience_s=60.0)
     with pytest.raises(type(error), match=str(error)):
-        await client.complete(PROMPT, ONE)
+        await client.complete(PROMPT, patient)
     assert client.metrics()["inference/requests_failed"] == tries
+
+
+async def test_a_request_that_waits_for_ever_is_not_repeated_in_an_outage_because_it_may_be_the_cause(
+    byte_tokenizer: Any,
+) -> None:
+    client = client_of(byte_tokenizer, InferenceError("cut off"))
+    with pytest.raises(UnavailableError, match="cut off"):
+        await client.complete(PROMPT, ONE)
+    # The last one was not sent.
+    assert client.metrics()["inference/requests_failed"] == UNAVAILABLE_AFTER + 1
 
 
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:

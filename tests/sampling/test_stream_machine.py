@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling import level_limits
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import (
     CRASHED,
@@ -33,7 +34,7 @@ from reasoning_gym_environment.sampling.item_maker import (
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
 from reasoning_gym_environment.sampling.level_chooser import LevelChooser
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
-from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
+from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.workers.pool import PoolClosedError
@@ -174,6 +175,8 @@ class Model:
     """The problems that callers hold."""
     failures: dict[int, int] = field(default_factory=dict)
     """Counted failures by index."""
+    outages: dict[int, int] = field(default_factory=dict)
+    """Outages in which an item has failed, by index, until it gets its completions."""
     items: dict[int, tuple[str, int, int | None]] = field(default_factory=dict)
     """Task, seed and level of every item that was handed out, by index."""
     skips: int = 0
@@ -182,6 +185,10 @@ class Model:
 class StreamMachine(RuleBasedStateMachine):
     @initialize(options=OPTIONS)
     def begin(self, options: Options) -> None:
+        # With these constants, levels close and open again within the few items of a test.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(level_limits, "JUDGES", 2)
+        self.patch.setattr(level_limits, "RETRY_AFTER", 8)
         self.loop = StillLoop()
         self.saved: list[Saved] = []
         self.waiter: asyncio.Task[Problem] | None = None
@@ -249,6 +256,8 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data(), score=st.sampled_from([0.0, 0.5, 1.0]))
     def finish(self, data: st.DataObject, score: float) -> None:
         problem = self.any_held(data)
+        self.stream.ledger.note_completions(problem)
+        self.model.outages.pop(problem.index, None)
         if problem.level is not None:
             self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8))
         self.end(problem)
@@ -262,6 +271,22 @@ class StreamMachine(RuleBasedStateMachine):
         assert is_requeued == (failures < MAX_TRIES)
         if is_requeued:
             self.model.failures[problem.index] = failures
+            del self.model.held[problem.index]
+        else:
+            self.end(problem)
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def requeue_in_an_outage(self, data: st.DataObject) -> None:
+        problem = self.any_held(data)
+        failures = self.model.failures.get(problem.index, 0) + 1
+        outages = self.model.outages.get(problem.index, 0) + 1
+        is_requeued = self.stream.ledger.requeue(problem, failed_at=float(failures), in_outage=True)
+        assert is_requeued or failures >= MAX_TRIES or outages >= MAX_CRASHES
+        assert not is_requeued or failures < MAX_TRIES
+        if is_requeued:
+            self.model.failures[problem.index] = failures
+            self.model.outages[problem.index] = outages
             del self.model.held[problem.index]
         else:
             self.end(problem)
@@ -440,7 +465,8 @@ class StreamMachine(RuleBasedStateMachine):
         queue = self.queue()
         self.loop.settle()
         if self.stream.state_dict()["index"] > index:
-            assert not self.stream.ledger.waiting, "the stream draws a new index only if no unfinished item waits"
+            waiting = {draw.index for draw in self.stream.ledger.waiting}
+            assert waiting <= self.model.outages.keys(), "the stream draws a new index only if no other item waits"
         self.note_skips()
         if self.waiter is None or not self.waiter.done():
             return
@@ -452,7 +478,8 @@ class StreamMachine(RuleBasedStateMachine):
         assert problem.index not in self.model.held
         assert problem.index not in self.model.finished
         if not self.options.may_overtake and problem.index in queue:
-            passed = queue[: queue.index(problem.index)]
+            before = queue[: queue.index(problem.index)]
+            passed = [index for index in before if index not in self.model.outages]
             assert self.model.finished.issuperset(passed), "items come in the order of their draws"
         item = (problem.task, problem.seed, problem.level)
         assert self.model.items.setdefault(problem.index, item) == item, "a repeated draw gives the same item"
@@ -484,6 +511,13 @@ class StreamMachine(RuleBasedStateMachine):
         assert not set(places) & self.model.finished
 
     @invariant()
+    def one_suspect_at_a_time_is_handed_out_again(self) -> None:
+        """An item that has failed in an outage, and has had no completions since, is a suspect."""
+        ahead = {item.draw.index for item in self.stream._ahead}
+        taken = ahead | self.model.held.keys()
+        assert len(taken & self.model.outages.keys()) <= 1
+
+    @invariant()
     def the_curriculum_stays_on_open_levels(self) -> None:
         for task, level, reason in self.stream.limits.state_dict()["closed"]:
             assert reason != CRASHED
@@ -493,6 +527,7 @@ class StreamMachine(RuleBasedStateMachine):
         if hasattr(self, "loop"):
             self.stop()
             self.loop.close()
+            self.patch.undo()
 
     # --- helpers
 
