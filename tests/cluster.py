@@ -458,6 +458,12 @@ def run_cluster(schedule: Schedule, folder: Path) -> Cluster:
         await cluster.run()
         return cluster
 
-    logging.getLogger("reasoning_gym_environment").setLevel(logging.ERROR)
-    with mock.patch.object(serve_loop, "TICK_S", TICK_S):
-        return run_virtually(go())
+    package = logging.getLogger("reasoning_gym_environment")
+    level = package.level
+    # The log would have thousands of lines.
+    package.setLevel(logging.CRITICAL)
+    try:
+        with mock.patch.object(serve_loop, "TICK_S", TICK_S):
+            return run_virtually(go())
+    finally:
+        package.setLevel(level)

@@ -170,18 +170,32 @@ class InferenceClient:
         missing = sampling.n
         # Received completions cost money, so further requests only ask for missing completions.
         while missing > 0:
+            failed: InferenceError | None = None
             async for attempt in self.servers.policy.attempts():
                 with attempt:
-                    answered = await self._request(prompt, replace(sampling, n=missing), step)
+                    try:
+                        answered = await self._request(prompt, replace(sampling, n=missing), step, failed)
+                    except InferenceError as error:
+                        failed = error
+                        raise
             completions += answered[:missing]
             missing = sampling.n - len(completions)
         return completions
 
-    async def _request(self, prompt: Prompt, sampling: Sampling, step: TrainerStep) -> list[Completion]:
-        """The completions of one answer. A busy server makes the request wait for a server again."""
+    async def _request(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        step: TrainerStep,
+        failed: InferenceError | None,
+    ) -> list[Completion]:
+        """The completions of one answer. A busy server makes the request wait for a server again.
+
+        `failed` is the error of the attempt before, if there was one.
+        """
         while True:
             try:
-                async with self.servers.turn(sampling.split, sampling.patience_s) as server:
+                async with self.servers.turn(sampling.split, sampling.patience_s, failed=failed) as server:
                     sampled_at = step()
                     reply = await _reply_in_time(server, prompt, sampling)
                     return self._completions_of(reply, server, prompt, sampling.split, sampled_at)

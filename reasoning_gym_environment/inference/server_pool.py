@@ -19,8 +19,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import tenacity
 
@@ -207,8 +205,6 @@ class ServerPool:
         self.policy = policy
         self.states = [ServerState(adapter, policy, clock) for adapter in adapters]
         self._changed = asyncio.Event()
-        self._failed: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
-        """The last error of each asyncio task whose last request failed."""
 
     @property
     def unavailable_since(self) -> float | None:
@@ -218,30 +214,29 @@ class ServerPool:
         return max(known) if len(known) == len(began) else None
 
     @asynccontextmanager
-    async def turn(self, split: str, patience_s: float | None = None) -> AsyncIterator[ServerAdapter]:
+    async def turn(
+        self,
+        split: str,
+        patience_s: float | None = None,
+        *,
+        failed: InferenceError | None = None,
+    ) -> AsyncIterator[ServerAdapter]:
         """Wait for a server that is available, and enclose one request to it.
 
         An InferenceError in the block counts as a failure of the server. Raises UnavailableError once all servers have
         been unavailable for `patience_s` seconds; with None, `turn` waits without limit.
 
-        With None, a training request that failed before the servers became unavailable is not repeated either: it may
-        have crashed them, and would crash them again as soon as they are back. The item stream decides when its item is
-        due again (sampling/pending_items.py). The repetitions of a request come from the same asyncio task.
+        `failed` is the error of the attempt before, if the request is a repetition. With a patience of None, a training
+        request is not repeated while all servers are unavailable: it may have crashed them, and would crash them again
+        as soon as they are back. The item stream decides when its item is due again (sampling/pending_items.py).
         """
-        caller = asyncio.current_task()
-        assert caller is not None
-        if split == "train" and patience_s is None and caller in self._failed and self.unavailable_since is not None:
-            raise UnavailableError(self._failed[caller])
+        is_suspect = failed is not None and split == "train" and patience_s is None
+        if is_suspect and self.unavailable_since is not None:
+            raise UnavailableError(str(failed))
         state = await self._next(split, patience_s)
-        self._failed.pop(caller, None)
         try:
             async with state.request(split) as adapter:
                 yield adapter
-        except ServerBusyError:
-            raise
-        except InferenceError as error:
-            self._failed[caller] = str(error)
-            raise
         finally:
             self._wake_waiters()
 
