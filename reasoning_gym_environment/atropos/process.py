@@ -278,13 +278,16 @@ class GroupWriter:
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
             bar.close()
+            # Groups are left only after an error or a signal. Then the command must not wait for space any longer.
             self._file.stop_waiting()
             await cancel_and_wait(self._working)
             self._file.report_lost()
 
     async def _fill(self, limit: int) -> None:
-        """Start groups until `limit` of them are in progress, the file needs no more, there is no item or token left, or
-        groups wait for the disk."""
+        """Start groups until `limit` of them are in progress, or the file needs no more.
+
+        Starts none if there is no item or token left, and while groups wait for the disk.
+        """
         while len(self._working) < min(limit, self._missing) and not self._run.inference.spending.is_over:
             if self._file.is_waiting:
                 return

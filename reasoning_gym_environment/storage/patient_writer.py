@@ -55,7 +55,7 @@ class PatientWriter:
         self._turn = asyncio.Lock()
         self._may_wait = True
         self.hangs = False
-        """Whether the disk has not answered the last call for PATIENCE_S."""
+        """Whether the disk has not answered the last call: a write for PATIENCE_S, or the end of the file."""
         self.lost = 0
         """The number of records that were not written."""
 
@@ -79,8 +79,12 @@ class PatientWriter:
 
     async def finish(self, close: Callable[[], None]) -> None:
         """Call `close` in the thread, after all writes. Does nothing if the disk hangs. Raises OSError."""
-        if not self.hangs:
-            await self._answer(self._disk.submit(close))
+        if self.hangs:
+            return
+        # If the caller gives up waiting, the next call of this method must not wait again.
+        self.hangs = True
+        await self._disk.submit(close)
+        self.hangs = False
 
     async def _write(self, record: dict[str, Any]) -> None:
         while True:

@@ -423,7 +423,7 @@ async def test_a_disk_that_refuses_groups_for_good_ends_it_with_one_line(
     process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     disk.error = OSError(number, "refused")
-    with pytest.raises(EnvironmentSetupError, match="Cannot write groups to .*refused"):
+    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to .*refused"):
         await process(FakeInference(), 30, 4).run()
     assert caplog.text.count("were not written to") == 1
     assert disk.attempts <= 4
@@ -434,7 +434,7 @@ async def test_a_group_that_is_only_partly_on_a_full_disk_is_written_whole_when_
 ) -> None:
     monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
     await process(FakeInference(), 1).run()
-    size = (tmp_path / "groups.jsonl").stat().st_size  # noqa: ASYNC240
+    size = (tmp_path / "groups.jsonl").stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     monkeypatch.setattr(patient_writer, "PASSING", (errno.EFBIG,))
     # Space for one group and a half.
@@ -442,7 +442,7 @@ async def test_a_group_that_is_only_partly_on_a_full_disk_is_written_whole_when_
     try:
         running = asyncio.ensure_future(process(FakeInference(), 5).run())
         await until(lambda: "The disk of the groups is unavailable" in caplog.text)
-        assert len((tmp_path / "groups.jsonl").read_bytes().splitlines()) == 1  # noqa: ASYNC240
+        assert len((tmp_path / "groups.jsonl").read_bytes().splitlines()) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     await running
@@ -464,3 +464,24 @@ async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
     assert group.startswith("Planned: 30 requests ") and completion.startswith("Planned: 90 requests ")
     prompt_tokens = [int(plan.split()[3]) for plan in (group, completion)]
     assert prompt_tokens[1] == 3 * prompt_tokens[0], "each request pays for its prompt"
+
+
+async def test_the_end_of_a_run_waits_for_a_slow_disk_and_fails_if_the_disk_loses_groups(
+    process: Any, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing = threading.Event()
+    may_end = threading.Event()
+
+    def close_slowly(log: AppendLog) -> None:
+        is_closing.set()
+        assert may_end.wait(60)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AppendLog, "close", close_slowly)
+    running = asyncio.ensure_future(process(FakeInference(), 2).run())
+    await until(is_closing.is_set)
+    done, _ = await asyncio.wait([running], timeout=3 * patient_writer.PATIENCE_S)
+    assert not done
+    may_end.set()
+    with pytest.raises(EnvironmentSetupError, match=r"The last groups may be missing from .*No space left"):
+        await running
