@@ -58,6 +58,7 @@ from .items import (
 from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run
+from .telemetry.telemetry import keep_newest
 from .telemetry.wandb_log import (
     build_table,
     continue_offline,
@@ -219,6 +220,7 @@ class ReasoningGymEnv(BaseEnv):
         """Note a group that is sent or written: its lengths, and rollouts for the table."""
         complete_keys(group)
         self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in group["masks"])
+        keep_newest(self.completion_lengths)
         await self.add_rollouts_for_wandb(group, item)
 
     # --- evaluation
@@ -357,7 +359,10 @@ class ReasoningGymEnv(BaseEnv):
 
     @property
     def percent_correct_buffer(self) -> list[float]:
-        """1.0 or 0.0 for each rollout since the last log step: whether its base score is at least 0.5."""
+        """1.0 or 0.0 for each rollout since the last log step: whether its base score is at least 0.5.
+
+        If there are very many, the list has only the newest.
+        """
         return self._pipeline.run.telemetry.percent_correct if self._pipeline else []
 
     @percent_correct_buffer.setter

@@ -26,6 +26,7 @@ from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Mode, Run
 from ..storage.json_lines import lock
+from ..telemetry.telemetry import keep_newest_metrics
 from ..utils.resilience import BackgroundCalls
 from . import preflight
 from .asked_questions import QuestionsOfHook, asked_questions, make_questions
@@ -70,6 +71,7 @@ async def evaluate_at_step(env: Hooks) -> None:
         logger.error("%s", error)
         return
     await env.evaluate()
+    keep_newest_metrics(env.eval_metrics)
 
 
 async def _evaluate_once(env: Hooks) -> dict[str, float]:
@@ -123,6 +125,7 @@ async def _evaluate_in_training(env: Hooks) -> dict[str, float]:
         logger.error("%s", error)
         return {}
     env.eval_metrics.extend(metrics.items())
+    keep_newest_metrics(env.eval_metrics)
     return _numbers(metrics)
 
 
