@@ -58,6 +58,7 @@ from .items import (
 from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run
+from .telemetry.telemetry import keep_newest
 from .telemetry.wandb_log import (
     build_table,
     continue_offline,
@@ -124,6 +125,8 @@ class ReasoningGymEnv(BaseEnv):
         self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
         self._log_steps = 0
+        self._has_set_up_wandb = False
+        self._is_ending = False
 
     @classmethod
     def config_init(cls) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
@@ -219,6 +222,7 @@ class ReasoningGymEnv(BaseEnv):
         """Note a group that is sent or written: its lengths, and rollouts for the table."""
         complete_keys(group)
         self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in group["masks"])
+        keep_newest(self.completion_lengths)
         await self.add_rollouts_for_wandb(group, item)
 
     # --- evaluation
@@ -270,6 +274,9 @@ class ReasoningGymEnv(BaseEnv):
         self.eval_metrics.clear()
         # wandb drops what is below its last step, to which a restarted trainer goes back.
         self.curr_step = self.state.step + self.state.repeated_steps
+        if self._is_ending:
+            # wandb joins what has the same step, and would replace the means of the last log step.
+            self.curr_step += 1
         self.max_token_len = self.state.max_token_len
         self.wandb_prepend = self.state.metrics_prefix
         # wandb's service is a process of its own, which can end; then every call fails, in undocumented ways.
@@ -290,6 +297,7 @@ class ReasoningGymEnv(BaseEnv):
             continue_offline(error)
             self.wandb_project = None
             await super().setup_wandb()
+        self._has_set_up_wandb = True
 
     # --- checkpoints
 
@@ -357,7 +365,10 @@ class ReasoningGymEnv(BaseEnv):
 
     @property
     def percent_correct_buffer(self) -> list[float]:
-        """1.0 or 0.0 for each rollout since the last log step: whether its base score is at least 0.5."""
+        """1.0 or 0.0 for each rollout since the last log step: whether its base score is at least 0.5.
+
+        If there are very many, the list has only the newest.
+        """
         return self._pipeline.run.telemetry.percent_correct if self._pipeline else []
 
     @percent_correct_buffer.setter
@@ -413,6 +424,10 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _shut_down(self) -> None:
         await shutdown_step("closing the environment", self.close(), None)
+        if self._has_set_up_wandb:
+            self._is_ending = True
+            # An evaluation may have ended after the last log step, and the last groups have been delivered now.
+            await shutdown_step("logging the last metrics", self.wandb_log({}))
         # wandb may have much to send.
         await shutdown_step("finishing the wandb run", asyncio.to_thread(wandb.finish), None)
 

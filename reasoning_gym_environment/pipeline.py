@@ -37,7 +37,7 @@ from .items import (
     why_malformed,
 )
 from .records import Completion, Episode
-from .run import Run
+from .run import Mode, Run
 from .sampling.item_maker import TOO_LONG
 from .scoring.scorer import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
@@ -255,7 +255,9 @@ class GroupPipeline:
             return False
         run.group_file.write(group, episode)
         if not to_api:
-            self.finish(episode, GroupOutcome.WRITTEN)
+            if run.mode is not Mode.PROCESS:
+                self.finish(episode, GroupOutcome.WRITTEN)
+            # `process` finishes the attempt when the disk has the group.
             return False
         sampled_at = None if episode is None else episode.sampled_at
         run.api.deliver(group, sampled_at, partial(self.finish, episode))

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,11 @@ from atroposlib.envs.base import BaseEnv
 
 from examples.demo.inference_server import Generation
 from reasoning_gym_environment import __version__
+from reasoning_gym_environment.atropos import evaluate
+from reasoning_gym_environment.atropos.evaluate import UNFINISHED
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
+from reasoning_gym_environment.storage.json_lines import lock
 
 from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from .mock_dialects import ThreadedMockServer
@@ -231,9 +235,53 @@ async def test_results_are_replaced_only_by_whole_results(
     with monkeypatch.context() as patch:
         patch.setattr(type(env), "evaluate_log", stop_halfway)
         await env.evaluate()
-    assert {path.name: path.read_bytes() for path in folder.glob("*.json*")} == before
-    await env.evaluate()
-    assert {path.name for path in folder.iterdir()} == before.keys()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    left = [path.name for path in tmp_path.iterdir()]  # noqa: ASYNC240
+    assert left == [folder.name], "what a failed attempt has written is removed"
+
+
+async def test_what_a_killed_process_leaves_of_its_results_is_removed_by_the_next_evaluation(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    left = tmp_path / UNFINISHED
+    for step in (25, 50):
+        # A process was killed while it wrote its results.
+        left.mkdir()
+        (left / "metrics.json").write_text('{"half')
+        (left / "file of a subclass").touch()
+        env.state.step = step
+        await env.evaluate()
+        metrics = json.loads((tmp_path / f"step-{step}" / "metrics.json").read_text())
+        assert metrics["results"]["all"]
+    names = sorted(path.name for path in tmp_path.iterdir())  # noqa: ASYNC240
+    assert names == ["step-25", "step-50"]
+
+
+async def test_processes_that_share_a_folder_of_results_write_one_after_the_other(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    asks_for_lock = threading.Event()
+
+    def note_and_lock(*arguments: Any, **options: Any) -> None:
+        asks_for_lock.set()
+        lock(*arguments, **options)
+
+    monkeypatch.setattr(evaluate, "lock", note_and_lock)
+    left = tmp_path / UNFINISHED
+    left.mkdir()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        # Another process is writing its results.
+        lock(descriptor, tmp_path)
+        evaluation = asyncio.ensure_future(env.evaluate())
+        await until(asks_for_lock.is_set)
+        assert not evaluation.done() and left.exists()
+    finally:
+        os.close(descriptor)
+    await evaluation
+    assert (tmp_path / "step-0" / "metrics.json").exists()
 
 
 async def test_training_continues_while_the_disk_of_the_results_hangs(

@@ -6,14 +6,17 @@ import logging
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import atroposlib.envs.base as atropos_base
 import pytest
 
+from reasoning_gym_environment import env as env_module
 from reasoning_gym_environment.atropos.serve import register
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling import item_stream
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 
 from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
@@ -60,6 +63,48 @@ async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch:
     assert {name: first[name] for name in expected} == expected
     assert not {"mine", "train/percent_correct", "eval/percent_correct"} & second.keys()
     assert env.percent_correct_buffer == []
+
+
+async def test_the_end_of_serve_logs_what_was_counted_since_the_last_log_step(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(num_eval_samples_per_task=0)
+    logged: list[tuple[int, dict[str, Any]]] = []
+    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append((step, metrics)))
+
+    async def serve(served: Any) -> None:
+        await served.setup()
+        await served.setup_wandb()
+        monkeypatch.setattr(served.config, "use_wandb", True)
+        served.state.step = 9
+        await served.wandb_log()
+        # An evaluation ends after the last log step, and a group is delivered by the API client at its end.
+        served.eval_metrics.append(("eval/percent_correct", 0.25))
+        close = served.run.api.close
+
+        async def deliver_and_close() -> None:
+            served.run.telemetry.outcomes.add(GroupOutcome.SENT, "gcd")
+            await close()
+
+        monkeypatch.setattr(served.run.api, "close", deliver_and_close)
+
+    monkeypatch.setattr(env_module, "serve", serve)
+    await env.env_manager()
+    [(first, _), (last, metrics)] = logged
+    assert last > first, "wandb would replace the metrics of the same step"
+    assert (metrics["eval/percent_correct"], metrics["groups/sent"]) == (0.25, 1.0)
+
+
+async def test_a_run_that_ends_before_it_logs_to_wandb_logs_nothing_at_its_end(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(num_eval_samples_per_task=0)
+    wandb_log = AsyncMock()
+    monkeypatch.setattr(env, "wandb_log", wandb_log)
+    monkeypatch.setattr(env_module, "serve", AsyncMock(side_effect=EnvironmentSetupError("no trainer")))
+    with pytest.raises(EnvironmentSetupError, match="no trainer"):
+        await env.env_manager()
+    wandb_log.assert_not_awaited()
 
 
 async def test_training_goes_on_without_wandb(

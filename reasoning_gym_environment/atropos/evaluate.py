@@ -6,6 +6,8 @@ import asyncio
 import copy
 import hashlib
 import logging
+import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from ..evaluation.results import (
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Mode, Run
+from ..storage.json_lines import lock
+from ..telemetry.telemetry import keep_newest_metrics
 from ..utils.resilience import BackgroundCalls
 from . import preflight
 from .asked_questions import QuestionsOfHook, asked_questions, make_questions
@@ -31,7 +35,7 @@ from .hooks import Hooks
 logger = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"
-"""Name of the folder for the results while they are written. The report skips hidden folders."""
+"""Folder in `data_dir_to_save_evals` for results while they are written. The report skips hidden folders."""
 
 
 async def evaluate_command(env: Hooks) -> None:
@@ -67,6 +71,7 @@ async def evaluate_at_step(env: Hooks) -> None:
         logger.error("%s", error)
         return
     await env.evaluate()
+    keep_newest_metrics(env.eval_metrics)
 
 
 async def _evaluate_once(env: Hooks) -> dict[str, float]:
@@ -120,6 +125,7 @@ async def _evaluate_in_training(env: Hooks) -> dict[str, float]:
         logger.error("%s", error)
         return {}
     env.eval_metrics.extend(metrics.items())
+    keep_newest_metrics(env.eval_metrics)
     return _numbers(metrics)
 
 
@@ -159,25 +165,42 @@ async def _write(
     """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError.
 
     A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
-    leaves the files of an earlier evaluation, or whole new files.
+    leaves the files of an earlier evaluation, or whole new files. It also leaves UNFINISHED, which the next evaluation
+    replaces. Processes that share `data_dir_to_save_evals` write one after the other.
     """
-    unfinished = folder / UNFINISHED
+    shared = Path(str(env.config.data_dir_to_save_evals))
+    unfinished = shared / UNFINISHED
     writer = copy.copy(env)
     writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})
-    writing = writer.evaluate_log(
-        results.metrics(with_tasks=True),
-        start_time=started,
-        end_time=time.time(),
-        samples=samples,
-        generation_parameters=parameters,
-        verbose=False,
-    )
+    metrics = results.metrics(with_tasks=True)
+    ended = time.time()
+
+    def write_files() -> None:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            writing = writer.evaluate_log(
+                metrics,
+                start_time=started,
+                end_time=ended,
+                samples=samples,
+                generation_parameters=parameters,
+                verbose=False,
+            )
+            asyncio.run(writing)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (SAMPLES, METRICS):
+                (unfinished / name).replace(folder / name)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def write() -> None:
-        asyncio.run(writing)
-        for name in (SAMPLES, METRICS):
-            (unfinished / name).replace(folder / name)
-        unfinished.rmdir()
+        shared.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(shared, os.O_RDONLY)
+        try:
+            lock(descriptor, shared, waits=True)
+            write_files()
+        finally:
+            os.close(descriptor)
 
     await BackgroundCalls("results").submit(write)
 

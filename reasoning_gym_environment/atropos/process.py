@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,10 +25,11 @@ from ..errors import EnvironmentSetupError
 from ..items import episode_of
 from ..records import Episode, plain
 from ..storage.json_lines import AppendLog, described, open_groups
+from ..storage.patient_writer import PatientWriter
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.resilience import cancel_and_wait
-from ..utils.shutdown import uninterrupted
+from ..utils.resilience import BackgroundCalls, cancel_and_wait
+from ..utils.shutdown import shutdown_step, uninterrupted
 from . import preflight
 from .hooks import DROPPED_BY_SUBCLASS, Hooks
 
@@ -90,7 +92,9 @@ async def process(env: Hooks) -> None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
     path = Path(config.data_path_to_save_groups)
     settings = settings_of(config, env.inference.model_name)
-    groups = await asyncio.to_thread(open_groups, path, settings, is_resumed=True)
+    opening = partial(open_groups, path, settings, is_resumed=True)
+    groups = await BackgroundCalls("open the file of groups").submit(opening)
+    file = ProcessFile(groups, settings["reasoning_gym"])
     try:
         if groups.count:
             logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
@@ -98,14 +102,17 @@ async def process(env: Hooks) -> None:
             logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
         if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.budget)
-            file = ProcessFile(groups, settings["reasoning_gym"])
             env.group_file = file
             await env.setup()
             await GroupWriter(env, groups, file).run()
+        try:
+            await file.close()
+        except OSError as error:
+            raise EnvironmentSetupError(f"The last groups may be missing from {path}: {error}.") from error
         if not config.dry_run:
             _report(env, groups)
     finally:
-        await asyncio.to_thread(groups.close)
+        await shutdown_step("finishing the file of groups", file.close())
 
 
 class ProcessFile:
@@ -115,28 +122,58 @@ class ProcessFile:
         """`version` is the release of reasoning-gym."""
         self._groups = groups
         self._version = version
-        self._written: set[int] = set()
-        """The identities of the entries whose groups were written since `took` was called for them."""
+        self._writer = PatientWriter(
+            groups.append,
+            name="groups",
+            remedy="process starts no further group and tries again every few seconds. Free some space",
+        )
+        self._writes: dict[int, asyncio.Task[None]] = {}
+        """The writes for which `is_written` was not called yet, by the identity of the item's entry."""
 
     def write(self, group: Mapping[str, Any], episode: Episode | None) -> None:
-        """Append a group. Raises EnvironmentSetupError if the disk refuses it."""
+        """Begin to append a group."""
         assert episode is not None, "process gives every group its item"
         details = described(episode, self._version, self._groups.identity or {})
+        write = asyncio.create_task(self._writer.write({**group, **details}))
+        self._writes[id(episode.problem.entry)] = write
+
+    async def is_written(self, item: Any) -> bool:
+        """Wait until the group of this item is on the disk. Returns False if it was not passed to `write`.
+
+        `handle_send_to_api` does not say so, and may drop the group. Raises EnvironmentSetupError if the disk refuses
+        the group, or has not taken it when the command must end.
+        """
+        _, entry, _ = item
+        write = self._writes.pop(id(entry), None)
+        if write is None:
+            return False
         try:
-            self._groups.append({**group, **details})
+            await write
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot write groups to {self._groups.path}: {error}.") from error
-        self._written.add(id(episode.problem.entry))
+        return True
 
-    def took(self, item: Any) -> bool:
-        """Whether the group of this item was written: `handle_send_to_api` does not say so, and may drop the group."""
-        _, entry, _ = item
-        is_written = id(entry) in self._written
-        self._written.discard(id(entry))
-        return is_written
+    @property
+    def is_waiting(self) -> bool:
+        """Whether groups wait until the disk takes them."""
+        return self._writer.is_waiting
+
+    def stop_waiting(self) -> None:
+        """Make one last attempt to write the groups that wait."""
+        self._writer.stop_waiting()
+
+    def report_lost(self) -> None:
+        """Log how many groups were not written, if there are any."""
+        if self._writer.lost:
+            logger.error(
+                "%d groups that had their completions were not written to %s. The same command makes them again.",
+                self._writer.lost,
+                self._groups.path,
+            )
 
     async def close(self) -> None:
-        """The command closes the file."""
+        """Release the file. Safe to call twice. Raises OSError."""
+        await self._writer.finish(self._groups.close)
 
 
 class GroupWriter:
@@ -209,7 +246,8 @@ class GroupWriter:
     async def _write_all(self) -> None:
         """Write the missing groups.
 
-        After a cancellation or an error, groups that already have their completions are still written.
+        After a cancellation or an error, groups that already have their completions are still written, unless the disk
+        refuses them.
         """
         total = self._config.total_steps
         bar = tqdm(
@@ -224,7 +262,7 @@ class GroupWriter:
         # With limit_tokens, the first group runs alone. It shows how many tokens the next groups will need.
         limit = at_once if self._config.limit_tokens is None else 1
         try:
-            while self._missing > 0:
+            while True:
                 await self._fill(limit)
                 if not self._working:
                     return
@@ -240,12 +278,19 @@ class GroupWriter:
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
             bar.close()
+            # Groups are left only after an error or a signal. Then the command must not wait for space any longer.
+            self._file.stop_waiting()
             await cancel_and_wait(self._working)
+            self._file.report_lost()
 
     async def _fill(self, limit: int) -> None:
-        """Start groups until `limit` of them are in progress, the file needs no more, or there is no item or token
-        left."""
+        """Start groups until `limit` of them are in progress, or the file needs no more.
+
+        Starts none if there is no item or token left, and while groups wait for the disk.
+        """
         while len(self._working) < min(limit, self._missing) and not self._run.inference.spending.is_over:
+            if self._file.is_waiting:
+                return
             if not self._drawn and self._has_more_items:
                 await self._draw()
             if not self._drawn:
@@ -290,14 +335,16 @@ class GroupWriter:
         if group is None:
             env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
             return False
+        await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
         try:
-            await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
+            is_written = await self._file.is_written(item)
         except EnvironmentSetupError:
-            env.pipeline.finish(episode, GroupOutcome.FAULT)
+            env.pipeline.abandon(episode)
             raise
-        if not self._file.took(item):
+        if not is_written:
             env.pipeline.drop_if_not_handed_on(episode)
             return False
+        env.pipeline.finish(episode, GroupOutcome.WRITTEN)
         self._run.state.step += 1
         if self._run.state.step % LOG_EVERY == 0:
             await env.wandb_log()

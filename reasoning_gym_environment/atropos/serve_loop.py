@@ -32,7 +32,7 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
 from ..items import episode_of
-from ..telemetry.telemetry import GroupOutcome
+from ..telemetry.telemetry import GroupOutcome, keep_newest
 from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import supervise
@@ -359,9 +359,10 @@ class ServeLoop:
         # A group that has its completions is not cancelled any more.
         is_made = await uninterrupted(self._send(group, item))
         duration = now() - began
-        env.task_duration.append(duration)
-        durations = env.succeeded_task_duration if is_made else env.failed_task_duration
-        durations.append(duration)
+        durations_by_outcome = env.succeeded_task_duration if is_made else env.failed_task_duration
+        for durations in (env.task_duration, durations_by_outcome):
+            durations.append(duration)
+            keep_newest(durations)
 
     async def _send(self, group: Any, item: Any) -> bool:
         """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""

@@ -30,7 +30,9 @@ from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, base_reward, score_with_retry
 from ..settings import PartialCredit
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
+from ..storage.patient_writer import PatientWriter
 from ..utils.resilience import cancel_and_wait
+from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ class Evaluator:
     ) -> list[dict[str, Any]]:
         """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes those that `answers` lacks.
 
-        `answers` receives each scored sample immediately. Raises EnvironmentSetupError if it cannot be written.
+        `answers` receives each scored sample immediately. While its disk is full or hangs, samples wait in memory, and
+        no further requests go out. Raises EnvironmentSetupError if the disk refuses a sample for another reason.
         """
         ask = self.evaluate_one if ask is None else ask
         problems = self._problems_by_key(eval_set)
@@ -119,6 +122,17 @@ class Evaluator:
         bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=disable)
         slots = asyncio.Semaphore(max(1, self.concurrency))
         spending = self.inference.spending
+        writer = PatientWriter(
+            answers.add,
+            name="answers",
+            remedy="no further questions are asked, and the write is tried again every few seconds. Free some space",
+        )
+
+        async def keep(sample: dict[str, Any]) -> None:
+            try:
+                await writer.write(sample)
+            except OSError as error:
+                raise EnvironmentSetupError(f"Cannot keep answers in data_dir_to_save_evals: {error}.") from error
 
         async def add_sample(key: AnswerKey) -> None:
             async with slots:
@@ -126,20 +140,30 @@ class Evaluator:
                     sample = sample_of(problems[key], key.attempt, unscored_reason=NO_TOKENS_LEFT)
                 else:
                     sample = await ask(problems[key], key.attempt)
-            sample["manifest"] = eval_set.manifest
-            samples[key] = sample
-            if sample["score"] is not None:
-                answers.add(sample)
+                sample["manifest"] = eval_set.manifest
+                samples[key] = sample
+                if sample["score"] is not None:
+                    # A paid answer is kept even if the evaluation is stopped now.
+                    await uninterrupted(keep(sample))
             bar.set_postfix_str(spending.total(), refresh=False)
             bar.update()
 
         tasks = [asyncio.ensure_future(add_sample(key)) for key in missing]
         with bar:
             try:
-                await asyncio.gather(*tasks)
+                if tasks:
+                    # Unlike `gather`, `wait` leaves it to the lines below what a cancellation does to the tasks.
+                    finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                    for task in finished:
+                        task.result()
             finally:
                 # After an error, the remaining tasks must not send further requests.
+                writer.stop_waiting()
                 await cancel_and_wait(tasks)
+                if writer.lost:
+                    logger.error("%d answers were not written. The same command asks for them again.", writer.lost)
+                if writer.hangs:
+                    answers.abandon()
         return [samples[key] for key in problems]
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:
@@ -318,16 +342,17 @@ class AnswerLog:
         self.finished.update(self._file.done)
 
     def add(self, sample: dict[str, Any]) -> None:
-        """Keep a scored sample (plain data). Raises EnvironmentSetupError if it cannot be written."""
+        """Keep a scored sample (plain data). Raises OSError if the disk refuses it; then it can be added again."""
         file = self._file
         if file is None:
             return
-        try:
-            if not file.size and self._settings:
-                file.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
-            file.append(sample)
-        except OSError as error:
-            raise EnvironmentSetupError(f"Cannot keep answers in {file.path}: {error}.") from error
+        if not file.size and self._settings:
+            file.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
+        file.append(sample)
+
+    def abandon(self) -> None:
+        """Leave the file to the end of the process, because closing it would wait for a disk that hangs."""
+        self._file = None
 
     def finish(self) -> None:
         """Remove the file of answers, because samples.jsonl has all of them."""

@@ -41,6 +41,9 @@ REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
 MAY_DEPEND_ON_FORM = (400, 422)
 """Statuses of a refusal that another form of the same request may avoid."""
 
+MOST_TIMINGS = 100_000
+"""Atropos' lists of request timings keep at most this many values, which are a few megabytes for each list."""
+
 LONGEST_PAUSE_S = 600.0
 """A server that asks for a longer pause gets its next request after this many seconds."""
 
@@ -140,8 +143,11 @@ class ServerAdapter:
     def note_duration(self, split: str, seconds: float) -> None:
         """Record an answered request for Atropos' own metrics of this server."""
         prefix = "" if split == "train" else "eval_"
-        getattr(self._server, f"{prefix}request_timings", []).append(seconds)
-        getattr(self._server, f"{prefix}attempts_list", []).append(1)
+        for name, value in ((f"{prefix}request_timings", seconds), (f"{prefix}attempts_list", 1)):
+            values = getattr(self._server, name, [])
+            values.append(value)
+            # A log step empties the lists, and there is none for as long as no group is sent.
+            del values[:-MOST_TIMINGS]
 
     # --- one request
 

@@ -247,13 +247,15 @@ def _open_locked(path: Path) -> IO[bytes]:
         file.close()
 
 
-def lock(descriptor: int, place: Path) -> None:
+def lock(descriptor: int, place: Path, *, waits: bool = False) -> None:
     """Lock this open file or folder, which is `place`, until it is closed or the process ends.
 
-    Raises EnvironmentSetupError if another process holds the lock. Has no effect on a file system without locks.
+    If another process holds the lock, waits for it if `waits` is true, and otherwise raises EnvironmentSetupError. Has
+    no effect on a file system without locks.
     """
+    operation = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation)
     except BlockingIOError:
         raise EnvironmentSetupError(
             f"{place}: another run writes there. Wait for its end, or name another place."

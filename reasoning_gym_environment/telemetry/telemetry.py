@@ -44,6 +44,12 @@ from .reward_hacking import HackingWatch
 
 logger = logging.getLogger(__name__)
 
+MOST_VALUES = 100_000
+"""Lists of values for the next log step keep at most this many values, which are a few megabytes.
+
+Atropos empties them in a log step, and makes none while no group is sent, which can be for days.
+"""
+
 
 class Telemetry:
     """Counts, logs and dumps scored groups according to the settings of the run.
@@ -96,7 +102,10 @@ class TrainMetrics:
 
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
-        """For each scored rollout since the last `drain`: 1.0 if its base reward is at least 0.5, else 0.0."""
+        """For each scored rollout since the last `drain`: 1.0 if its base reward is at least 0.5, else 0.0.
+
+        Subclasses read this list. It has only the newest rollouts, and the metrics do not depend on it.
+        """
         # Sums, because a model without any success makes no log step for days.
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
@@ -119,6 +128,7 @@ class TrainMetrics:
         for rollout in group.scored:
             self._observe_score(problem, rollout)
             self._observe_reward(problem, rollout)
+        keep_newest(self.percent_correct)
 
     def _add(self, name: str, value: float) -> None:
         self._sums[name] += value
@@ -218,6 +228,22 @@ def group_line(group: Episode) -> str:
     if unscored:
         line += f", {unscored} unscored"
     return f"{line}."
+
+
+# --- lists that grow until the next log step
+
+
+def keep_newest(values: list[Any]) -> None:
+    """Remove the oldest values of a list that grows until the next log step.
+
+    The list stays an ordinary list, because a subclass may use it like one and Atropos replaces it by one.
+    """
+    del values[:-MOST_VALUES]
+
+
+def keep_newest_metrics(metrics: list[tuple[str, Any]]) -> None:
+    """Remove the metrics of which the list has a newer value. A log step would not log them."""
+    metrics[:] = dict(metrics).items()
 
 
 # --- what became of each group

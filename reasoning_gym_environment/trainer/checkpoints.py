@@ -24,7 +24,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -84,6 +85,11 @@ class RunCheckpoints:
         self._has_left = False
         self._begun_at = now()
         self._disk = BackgroundCalls("checkpoints")
+        self._unwritten: dict[str, str] = {}
+        """The documents that wait for the disk, by file name."""
+        self._writing: asyncio.Future[None] | None = None
+        """The last call of `_write_waiting`."""
+        self._lock_of_unwritten = threading.Lock()
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:
@@ -127,6 +133,9 @@ class RunCheckpoints:
         """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint.
 
         Without `data`, the checkpoint has the data of the checkpoint before it. Raises TypeError if they are no JSON.
+
+        While a write is in progress, only the newest state and the newest checkpoint step wait for the disk: they
+        replace older ones, whose files are not written. The future of a replaced state ends when the newest is written.
         """
         if not self._disk.is_busy:
             # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
@@ -137,12 +146,21 @@ class RunCheckpoints:
             "registered": [self._state.env_id, self._state.successor_mark],
             "state": state_of(self.components),
         }
-        names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
         beside = self._data if data is None else dict(data)
         # As text, because the components change while a thread writes.
         text = json.dumps({**beside, KEY: document})
         self._data = beside
-        return self._disk.submit(self._write, names, text)
+        with self._lock_of_unwritten:
+            is_new = not self._unwritten
+            latest = {LATEST: text}
+            if step is None:
+                self._unwritten.update(latest)
+            else:
+                self._unwritten = {f"step-{step}.json": text, **latest}
+        if is_new or self._writing is None or self._writing.done():
+            self._writing = self._disk.submit(self._write_waiting)
+        # A caller that gives up waiting must not withdraw the state of other callers.
+        return asyncio.shield(self._writing)
 
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
@@ -169,11 +187,15 @@ class RunCheckpoints:
     def _are_kept(self) -> bool:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
-    def _write(self, names: Sequence[str], text: str) -> None:
-        if self._has_left:
+    def _write_waiting(self) -> None:
+        with self._lock_of_unwritten:
+            documents = self._unwritten
+            self._unwritten = {}
+        if self._has_left or not documents:
             return
+        names = list(documents)
         try:
-            for name in names:
+            for name, text in documents.items():
                 write_atomically(self._folder / name, text.encode())
         except (OSError, EnvironmentSetupError) as error:
             # Neither a full disk nor another process that has locked the folder ends the training.

@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -78,17 +78,21 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
 class BackgroundCalls:
     """Makes one call at a time, in the order of submission.
 
-    Each call has its own daemon thread, because the exit of the process does not wait for daemon threads.
+    A daemon thread makes the calls, because the exit of the process does not wait for daemon threads. It ends when no
+    call waits.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._last = threading.Thread()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._has_thread = False
+        self._lock = threading.Lock()
+        """Guards the calls, and whether there is a thread that will make them."""
 
     @property
     def is_busy(self) -> bool:
         """Whether a call has not returned yet."""
-        return self._last.is_alive()
+        return self._has_thread
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Schedule a call. The returned future belongs to the running event loop. The caller need not await it.
@@ -97,26 +101,34 @@ class BackgroundCalls:
         the future raises OSError.
         """
         result: Future[T] = Future()
-        previous = self._last
 
         def make_the_call() -> None:
-            if previous.ident is not None:
-                previous.join()
             if result.set_running_or_notify_cancel():
                 try:
                     result.set_result(function(*arguments))
                 except BaseException as error:  # noqa: BLE001
                     result.set_exception(error)
 
-        thread = threading.Thread(target=make_the_call, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            # The next call still waits for the previous call.
-            result.set_exception(OSError(errno.EAGAIN, str(error)))
-        else:
-            self._last = thread
+        with self._lock:
+            self._calls.append(make_the_call)
+            if not self._has_thread:
+                thread = threading.Thread(target=self._make_calls, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                    self._has_thread = True
+                except RuntimeError as error:
+                    self._calls.clear()
+                    result.set_exception(OSError(errno.EAGAIN, str(error)))
         return asyncio.wrap_future(result)
+
+    def _make_calls(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._has_thread = False
+                    return
+                make_the_call = self._calls.popleft()
+            make_the_call()
 
 
 @contextlib.asynccontextmanager

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-from collections.abc import Callable
+import resource
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -22,6 +25,8 @@ from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.run import Mode
+from reasoning_gym_environment.storage import patient_writer
+from reasoning_gym_environment.storage.json_lines import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import Telemetry
 
 from ..process_table import until
@@ -313,12 +318,135 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     assert len(written(tmp_path)) == good
 
 
-async def test_a_full_disk_and_a_missing_path_end_it_with_one_line(process: Any, tmp_path: Path) -> None:
-    (tmp_path / "full").symlink_to("/dev/full")
-    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to .*/full: .*No space left"):
-        await process(FakeInference(), 2, data_path_to_save_groups=str(tmp_path / "full")).run()
+async def test_a_missing_path_ends_it_with_one_line(process: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match="data_path_to_save_groups"):
         await process(FakeInference(), 2, data_path_to_save_groups=None).run()
+
+
+# --- a disk that takes no groups
+
+
+class Disk:
+    """The disk of the groups, on which `append` fails with `error`, or hangs, until it is mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: OSError | None = None
+        self.answers = threading.Event()
+        self.answers.set()
+        self.attempts = 0
+        self._append = AppendLog.append
+        monkeypatch.setattr(AppendLog, "append", lambda log, record: self._take(log, record))
+        monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+        monkeypatch.setattr(patient_writer, "PATIENCE_S", 0.05)
+
+    def _take(self, log: AppendLog, record: dict[str, Any]) -> None:
+        self.attempts += 1
+        self.answers.wait(60)
+        if self.error is not None:
+            raise self.error
+        self._append(log, record)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.answers.set()
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [FULL, None])
+async def test_groups_wait_for_a_disk_that_is_full_or_hangs_and_no_further_group_starts(
+    tmp_path: Path, process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, error: OSError | None
+) -> None:
+    # Some requests fail. Without a wait, other groups would start in their place.
+    inference = FakeInference(fails=lambda number: number % 3 == 2)
+    run = process(inference, 30, 8)
+    disk.error = error
+    if error is None:
+        disk.answers.clear()
+    running = asyncio.ensure_future(run.run())
+    await until(lambda: "The disk of the groups is unavailable" in caplog.text and not inference.running)
+    asked = inference.asked
+    attempts = disk.attempts
+    if error is not None:
+        await until(lambda: disk.attempts > attempts + 3)
+    assert inference.asked == asked < 12
+    assert caplog.text.count("The disk of the groups is unavailable") == 1
+    disk.error = None
+    disk.answers.set()
+    await running
+    groups = written(tmp_path)
+    assert len(groups) == len({group["index"] for group in groups}) == 30
+    assert run.env.run.telemetry.outcomes.metrics()["groups/written"] == 30.0
+    assert caplog.text.count("The disk of the groups is back") == 1
+
+
+@pytest.mark.parametrize("error", [FULL, None])
+async def test_a_run_that_is_stopped_while_the_disk_takes_no_groups_ends_and_counts_them(
+    process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, error: OSError | None
+) -> None:
+    inference = FakeInference()
+    run = process(inference, 30, 4)
+    disk.error = error
+    if error is None:
+        disk.answers.clear()
+    running = asyncio.ensure_future(run.run())
+    await until(lambda: "The disk of the groups is unavailable" in caplog.text)
+    await until(lambda: inference.asked == 4 and not inference.running)
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=60)
+    assert done and running.cancelled()
+    assert "4 groups that had their completions were not written" in caplog.text
+    assert run.env.run.telemetry.outcomes.metrics()["groups/cancelled"] == 4.0
+
+
+async def test_the_groups_that_wait_are_written_at_the_stop_if_the_disk_has_space_again(
+    tmp_path: Path, process: Any, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    inference = FakeInference()
+    disk.error = FULL
+    running = asyncio.ensure_future(process(inference, 30, 4).run())
+    await until(lambda: inference.asked == 4 and not inference.running and disk.attempts > 3)
+    disk.error = None
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(written(tmp_path)) >= 4
+    assert "were not written" not in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENOENT])
+async def test_a_disk_that_refuses_groups_for_good_ends_it_with_one_line(
+    process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    disk.error = OSError(number, "refused")
+    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to .*refused"):
+        await process(FakeInference(), 30, 4).run()
+    assert caplog.text.count("were not written to") == 1
+    assert disk.attempts <= 4
+
+
+async def test_a_group_that_is_only_partly_on_a_full_disk_is_written_whole_when_there_is_space(
+    tmp_path: Path, process: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+    await process(FakeInference(), 1).run()
+    size = (tmp_path / "groups.jsonl").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(patient_writer, "PASSING", (errno.EFBIG,))
+    # Space for one group and a half.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, limits[1]))
+    try:
+        running = asyncio.ensure_future(process(FakeInference(), 5).run())
+        await until(lambda: "The disk of the groups is unavailable" in caplog.text)
+        assert len((tmp_path / "groups.jsonl").read_bytes().splitlines()) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    await running
+    assert len({group["index"] for group in written(tmp_path)}) == 5
 
 
 async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
@@ -336,3 +464,24 @@ async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
     assert group.startswith("Planned: 30 requests ") and completion.startswith("Planned: 90 requests ")
     prompt_tokens = [int(plan.split()[3]) for plan in (group, completion)]
     assert prompt_tokens[1] == 3 * prompt_tokens[0], "each request pays for its prompt"
+
+
+async def test_the_end_of_a_run_waits_for_a_slow_disk_and_fails_if_the_disk_loses_groups(
+    process: Any, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing = threading.Event()
+    may_end = threading.Event()
+
+    def close_slowly(log: AppendLog) -> None:
+        is_closing.set()
+        assert may_end.wait(60)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AppendLog, "close", close_slowly)
+    running = asyncio.ensure_future(process(FakeInference(), 2).run())
+    await until(is_closing.is_set)
+    done, _ = await asyncio.wait([running], timeout=3 * patient_writer.PATIENCE_S)
+    assert not done
+    may_end.set()
+    with pytest.raises(EnvironmentSetupError, match=r"The last groups may be missing from .*No space left"):
+        await running

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
+from reasoning_gym_environment.storage import patient_writer
+from reasoning_gym_environment.storage.json_lines import AppendLog
+
+from ..process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
 
@@ -145,6 +151,50 @@ async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run
     with AnswerLog(str(tmp_path), IDENTITY) as answers:
         assert await run(evaluator(inference, completions=2), "abcd", answers) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
+
+
+async def test_answers_wait_for_a_full_disk_and_no_further_question_is_asked(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+    is_full = True
+    append = AppendLog.append
+
+    def take(log: AppendLog, record: dict[str, Any]) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(log, record)
+
+    monkeypatch.setattr(AppendLog, "append", take)
+    inference = FakeInference()
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        running = asyncio.ensure_future(run(evaluator(inference, completions=2, concurrency=3), "abcd", answers))
+        await until(lambda: "The disk of the answers is unavailable" in caplog.text)
+        await until(lambda: len(inference.samplings) == 3)
+        is_full = False
+        assert len(await running) == 8
+    assert caplog.text.count("The disk of the answers is unavailable") == 1
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        assert len(answers.finished) == 8
+
+
+async def test_an_evaluation_that_is_stopped_while_the_disk_takes_no_answers_ends_and_counts_them(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patient_writer, "PATIENCE_S", 0.05)
+    answers_again = threading.Event()
+    monkeypatch.setattr(AppendLog, "append", lambda log, record: answers_again.wait(60))
+    inference = FakeInference()
+    try:
+        with AnswerLog(str(tmp_path), IDENTITY) as answers:
+            running = asyncio.ensure_future(run(evaluator(inference, completions=2, concurrency=3), "abcd", answers))
+            await until(lambda: "The disk of the answers is unavailable" in caplog.text)
+            running.cancel()
+            done, _ = await asyncio.wait([running], timeout=60)
+        assert done and running.cancelled()
+        assert "3 answers were not written" in caplog.text
+    finally:
+        answers_again.set()
 
 
 # --- what is on disk: only answers of the same evaluation are resumed

@@ -309,14 +309,22 @@ async def test_a_folder_that_is_refused_ends_the_start_and_no_run(
 async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    is_writing = threading.Event()
     released = threading.Event()
-    monkeypatch.setattr(module, "write_atomically", lambda *data, w=write_atomically: released.wait(60) and w(*data))
+
+    def write_later(*data: Any) -> None:
+        is_writing.set()
+        assert released.wait(60)
+        write_atomically(*data)
+
+    monkeypatch.setattr(module, "write_atomically", write_later)
     monkeypatch.setattr(module, "SAVE_EVERY_S", 0.0)
     checkpoints = start(0).checkpoints
     checkpoints.load()
     for step in (5, 10):
         checkpoints.begin(step)
         checkpoints.begin_if_due()
+        await until(is_writing.is_set)
     assert caplog.text.count("The disk of the checkpoints is unavailable") == 1
     released.set()
     await checkpoints.save_latest()
@@ -338,3 +346,51 @@ async def test_a_disk_that_hangs_is_reported_although_checkpoint_steps_follow_ea
     released.set()
     await checkpoints.save_latest()
     assert "The disk of the checkpoints is unavailable (a checkpoint is still being written)" in caplog.text
+
+
+async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_futures_end(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_writing = threading.Event()
+    released = threading.Event()
+
+    def write_later(*data: Any) -> None:
+        is_writing.set()
+        assert released.wait(60)
+        write_atomically(*data)
+
+    monkeypatch.setattr(module, "write_atomically", write_later)
+    process = start(0)
+    checkpoints = process.checkpoints
+    checkpoints.load()
+    first = checkpoints.begin(1)
+    await until(is_writing.is_set)
+    threads = threading.active_count()
+    futures = []
+    for step in range(2, 500):
+        process.part.value = step
+        futures.append(checkpoints.begin(step))
+    process.part.value = 500
+    futures.append(checkpoints.begin())
+    assert threading.active_count() == threads
+    assert len(checkpoints._unwritten) == 2
+    # A caller that does not wait any longer changes nothing for the others.
+    futures.pop().cancel()
+    await asyncio.sleep(0)
+    released.set()
+    await asyncio.gather(first, *futures)
+    values = {path.stem: module.read(path)[0]["state"]["part"]["value"] for path in folder_of(tmp_path).glob("*.json")}
+    assert values == {"step-1": 0, "step-499": 499, "latest": 500}
+
+
+async def test_a_state_whose_write_found_no_thread_is_written_with_the_next_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = start(0).checkpoints
+    checkpoints.load()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(OSError, match="new thread"):
+            await checkpoints.begin(5)
+    await checkpoints.begin()
+    assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-5"}

@@ -23,6 +23,8 @@ from reasoning_gym_environment.utils.resilience import (
     with_deadline,
 )
 
+from ..process_table import until
+
 
 async def result(after_s: float, ended: list[str]) -> str:
     try:
@@ -85,10 +87,8 @@ async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_
     assert made == list(range(20))
 
 
-async def test_a_call_without_a_thread_does_not_let_the_next_call_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_without_a_thread_fails_and_the_next_call_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     background, made = BackgroundCalls("test"), []
-    gate = threading.Event()
-    first = background.submit(gate.wait)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -97,13 +97,24 @@ async def test_a_call_without_a_thread_does_not_let_the_next_call_overtake(monke
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="new thread"):
             await background.submit(made.append, 1)
-    assert background.is_busy
-    second = background.submit(made.append, 2)
-    done, _ = await asyncio.wait([second], timeout=0.05)
-    assert not done
-    gate.set()
-    await asyncio.gather(first, second)
+    assert not background.is_busy
+    await background.submit(made.append, 2)
     assert made == [2]
+
+
+async def test_any_number_of_calls_has_one_thread_which_ends_with_them() -> None:
+    background = BackgroundCalls("test of threads")
+    gate = threading.Event()
+
+    def threads() -> int:
+        return sum(thread.name == "test of threads" for thread in threading.enumerate())
+
+    calls = [background.submit(gate.wait) for _ in range(500)]
+    assert threads() == 1
+    gate.set()
+    await asyncio.gather(*calls)
+    await until(lambda: threads() == 0)
+    assert not background.is_busy
 
 
 PROGRAM = """

@@ -1,0 +1,58 @@
+"""A file system that is really full delays records and loses none. Needs root, to mount a small one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.storage import patient_writer
+from reasoning_gym_environment.storage.json_lines import AppendLog
+from reasoning_gym_environment.storage.patient_writer import PatientWriter
+
+from ..process_table import until
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder with space for 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("cannot mount a file system here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_records_wait_for_space_and_each_is_in_the_file_once_and_whole(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+    path = small_disk / "records.jsonl"
+    other = small_disk / "other"
+    other.write_bytes(bytes(20_000))
+    log = AppendLog(path)
+    writer = PatientWriter(log.append, name="records", remedy="Free some space")
+    # More than fits, in records that are no divisor of the size of a page.
+    writes = [asyncio.create_task(writer.write({"number": number, "text": "x" * 3000})) for number in range(18)]
+    await until(lambda: writer.is_waiting)
+    on_disk = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert 0 < len(on_disk) < 18
+    assert not all(write.done() for write in writes)
+    other.unlink()
+    await asyncio.gather(*writes)
+    await writer.finish(log.close)
+    numbers = [json.loads(line)["number"] for line in path.read_bytes().splitlines()]
+    assert numbers == list(range(18))
+    assert writer.lost == 0 and not writer.is_waiting
+    assert (
+        "The disk of the records is unavailable ([Errno 28] No space left on device); Free some space." in caplog.text
+    )
