@@ -1,4 +1,4 @@
-"""run-api in simulated time: the functions of atroposlib itself, with a trainer, behind a network and perhaps a gateway.
+"""run-api in simulated time: the functions of atroposlib itself, with a trainer, behind a network or a gateway.
 
 atroposlib keeps the state of run-api in a global variable, so a process can simulate only one run-api at a time.
 """

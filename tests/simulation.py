@@ -11,8 +11,8 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -86,10 +86,6 @@ class SimulatedDisk:
         """Whether the process has been killed, so that it writes nothing any more."""
         self._last: asyncio.Task[Any] | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        return self._last is not None and not self._last.done()
-
     def submit(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         self._last = asyncio.create_task(self._call(self._last, function, arguments))
         return asyncio.shield(self._last)
@@ -98,8 +94,7 @@ class SimulatedDisk:
         if previous is not None:
             await asyncio.wait([previous])
         await asyncio.sleep(WRITE_S)
-        while now() < self.hangs_until:
-            await asyncio.sleep(self.hangs_until - now())
+        await asyncio.sleep(max(0.0, self.hangs_until - now()))
         if self.is_dead:
             raise asyncio.CancelledError
         if not self.is_full:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from ..run import Run
@@ -13,9 +12,6 @@ from .hooks import Hooks
 from .serve_loop import ServeLoop
 
 logger = logging.getLogger(__name__)
-
-LOOK_S = 0.1
-"""Seconds between two looks whether the first checkpoint is on the disk."""
 
 
 async def register(env: Hooks) -> None:
@@ -43,14 +39,13 @@ async def register(env: Hooks) -> None:
 async def sign_off_predecessor(run: Run) -> None:
     """Sign off an earlier process of this run, if it was killed.
 
-    run-api does not notice when an environment is killed, and keeps its share of every batch reserved. The mark that the
-    process has left can be used once. So a checkpoint without it is saved first, however long the disk refuses that.
+    run-api does not notice when an environment is killed, and keeps its share of every batch reserved. The mark that
+    the process has left can be used once. So a checkpoint without it is saved first, however long the disk takes.
     """
     predecessor = run.checkpoints.predecessor
     if predecessor is None:
         return
-    while not run.checkpoints.has_saved:
-        await asyncio.sleep(LOOK_S)
+    await run.checkpoints.saved.wait()
     await run.api.sign_off_predecessor(*predecessor)
 
 

@@ -238,8 +238,7 @@ class TrajectoryApi:
         `mark` is the mark that it has left to its successor. The caller has saved a checkpoint without this mark,
         because a second look at it would prove nothing.
         """
-        while not await self._is_reachable():
-            await asyncio.sleep(MAX_DELAY_S)
+        await self._until_reachable()
         try:
             if await is_known(self._transport, mark):
                 logger.warning("Signing off environment %d, which an earlier process of this run left.", env_id)
@@ -247,13 +246,14 @@ class TrajectoryApi:
         except ApiError as error:
             self._note_doubt(error)
 
-    async def _is_reachable(self) -> bool:
-        """Whether the API answers and has its trainer. The request has no effect, so it may fail any number of times."""
-        try:
-            info = await self._transport.request("GET", "/wandb_info")
-        except ApiError:
-            return False
-        return info.get("project") is not None
+    async def _until_reachable(self) -> None:
+        """Wait until the API answers a request that has no effect, and therefore may fail many times."""
+        while True:
+            try:
+                await self._transport.request("GET", "/wandb_info")
+                return
+            except ApiError:
+                await asyncio.sleep(MAX_DELAY_S)
 
     async def _sign_off(self, env_id: int) -> None:
         """Let the share of an environment go to the others. Raises ApiError."""

@@ -24,7 +24,6 @@ import json
 import logging
 import os
 import re
-import threading
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -71,8 +70,8 @@ class RunCheckpoints:
         self.components = components
         self.is_resumed = False
         self.predecessor: tuple[int, str] | None = None
-        self.has_saved = False
-        """Whether this process has a checkpoint on the disk."""
+        self.saved = asyncio.Event()
+        """Set once this process has a checkpoint on the disk."""
         self._state = state
         self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
         self._instance_id = config.instance_id or None
@@ -85,11 +84,9 @@ class RunCheckpoints:
         self._has_left = False
         self._begun_at = now()
         self._disk = BackgroundCalls("checkpoints")
-        self._unwritten: dict[str, str] = {}
-        """The documents that wait for the disk, by file name."""
-        self._writing: asyncio.Future[None] | None = None
-        """The last call of `_write_waiting`."""
-        self._lock_of_unwritten = threading.Lock()
+        self._writing: asyncio.Task[None] | None = None
+        self._waiting: dict[str, str] = {}
+        """The documents to write next, by file name."""
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:
@@ -137,7 +134,7 @@ class RunCheckpoints:
         While a write is in progress, only the newest state and the newest checkpoint step wait for the disk: they
         replace older ones, whose files are not written. The future of a replaced state ends when the newest is written.
         """
-        if not self._disk.is_busy:
+        if not self._is_writing:
             # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
             self._begun_at = now()
         document = {
@@ -150,22 +147,20 @@ class RunCheckpoints:
         # As text, because the components change while a thread writes.
         text = json.dumps({**beside, KEY: document})
         self._data = beside
-        with self._lock_of_unwritten:
-            is_new = not self._unwritten
-            latest = {LATEST: text}
-            if step is None:
-                self._unwritten.update(latest)
-            else:
-                self._unwritten = {f"step-{step}.json": text, **latest}
-        if is_new or self._writing is None or self._writing.done():
-            self._writing = self._disk.submit(self._write_waiting)
+        documents = {LATEST: text} if step is None else {f"step-{step}.json": text, LATEST: text}
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_in_turn(documents))
+        elif step is None:
+            self._waiting.update(documents)
+        else:
+            self._waiting = documents
         # A caller that gives up waiting must not withdraw the state of other callers.
         return asyncio.shield(self._writing)
 
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
         if self._are_kept and now() - self._begun_at >= SAVE_EVERY_S:
-            if self._disk.is_busy:
+            if self._is_writing:
                 self._outage.failed(
                     "a checkpoint is still being written",
                     "training continues without new ones",
@@ -184,30 +179,47 @@ class RunCheckpoints:
             await self.begin()
 
     @property
+    def _is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+    @property
     def _are_kept(self) -> bool:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
-    def _write_waiting(self) -> None:
-        with self._lock_of_unwritten:
-            documents = self._unwritten
-            self._unwritten = {}
-        if self._has_left or not documents:
-            return
-        names = list(documents)
+    async def _write_in_turn(self, documents: Mapping[str, str]) -> None:
+        """Write documents, and then those that wait by that time."""
+        while documents:
+            try:
+                if await self._disk.submit(self._write, documents):
+                    self.saved.set()
+            except OSError as error:
+                # The system has no further thread.
+                self._note_refused(error)
+            documents = self._waiting
+            self._waiting = {}
+
+    def _note_refused(self, error: Exception) -> None:
+        self._outage.failed(str(error), "training continues without new checkpoints")
+
+    def _write(self, documents: Mapping[str, str]) -> bool:
+        """Write documents by file name. Returns whether the disk has them."""
+        if self._has_left:
+            return False
         try:
             for name, text in documents.items():
                 write_atomically(self._folder / name, text.encode())
         except (OSError, EnvironmentSetupError) as error:
             # Neither a full disk nor another process that has locked the folder ends the training.
-            self._outage.failed(str(error), "training continues without new checkpoints")
-        else:
-            self.has_saved = True
-            self._outage.over()
-            logger.log(
-                logging.DEBUG if len(names) == 1 else logging.INFO,
-                "Wrote the checkpoint %s.",
-                names[0],
-            )
+            self._note_refused(error)
+            return False
+        self._outage.over()
+        names = list(documents)
+        logger.log(
+            logging.DEBUG if len(names) == 1 else logging.INFO,
+            "Wrote the checkpoint %s.",
+            names[0],
+        )
+        return True
 
     # --- loading
 

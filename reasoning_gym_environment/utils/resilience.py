@@ -89,11 +89,6 @@ class BackgroundCalls:
         self._lock = threading.Lock()
         """Guards the calls, and whether there is a thread that will make them."""
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call has not returned yet."""
-        return self._has_thread
-
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Schedule a call. The returned future belongs to the running event loop. The caller need not await it.
 

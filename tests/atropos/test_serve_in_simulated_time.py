@@ -94,7 +94,7 @@ def test_a_trainer_that_takes_no_batch_and_a_silent_run_api_are_reported(
     first, second = map(int, re.findall(r"has not answered for (\d+) s", caplog.text))
     assert 60 <= first <= 70 and 120 <= second <= 140
     caplog.clear()
-    # A slow trainer, which takes a batch now and then, is no reason for a warning. run-api may take three steps at once.
+    # A slow trainer, which takes a batch now and then, is no reason for a warning. run-api may step by three at once.
     serves(150.0, trainer_step_s=15.0, latency=lambda: 0.5)
     assert not caplog.messages
 

@@ -268,7 +268,7 @@ async def test_the_registration_of_a_killed_process_is_found_and_one_that_signed
         if not is_killed:
             process.run.env_id = None
         await process.checkpoints.save_latest()
-        assert process.checkpoints.has_saved
+        assert process.checkpoints.saved.is_set()
         return process.checkpoints.predecessor
 
     assert await found_before(0, is_killed=True) is None
@@ -282,7 +282,7 @@ async def test_a_checkpoint_that_the_disk_refuses_is_not_saved(start: Start, mon
     process.loaded()
     monkeypatch.setattr(module, "write_atomically", Mock(side_effect=OSError("no space left")))
     await process.checkpoints.save_latest()
-    assert not process.checkpoints.has_saved
+    assert not process.checkpoints.saved.is_set()
 
 
 # --- a disk that refuses or hangs
@@ -373,7 +373,7 @@ async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_
     process.part.value = 500
     futures.append(checkpoints.begin())
     assert threading.active_count() == threads
-    assert len(checkpoints._unwritten) == 2
+    assert len(checkpoints._waiting) == 2
     # A caller that does not wait any longer changes nothing for the others.
     futures.pop().cancel()
     await asyncio.sleep(0)
@@ -383,14 +383,14 @@ async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_
     assert values == {"step-1": 0, "step-499": 499, "latest": 500}
 
 
-async def test_a_state_whose_write_found_no_thread_is_written_with_the_next_one(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_checkpoint_that_finds_no_thread_is_a_refused_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = start(0).checkpoints
     checkpoints.load()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises(OSError, match="new thread"):
-            await checkpoints.begin(5)
-    await checkpoints.begin()
-    assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-5"}
+        await checkpoints.begin(5)
+    assert "The disk of the checkpoints is unavailable" in caplog.text and "new thread" in caplog.text
+    await checkpoints.begin(10)
+    assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10"}

@@ -79,7 +79,7 @@ async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_
     wrong = background.submit(lambda: 1 / 0)
     others = [background.submit(made.append, number) for number in range(20)]
     await asyncio.sleep(0.01)
-    assert (background.is_busy, made) == (True, [])
+    assert (background._has_thread, made) == (True, [])
     gate.set()
     with pytest.raises(ZeroDivisionError):
         await wrong
@@ -97,7 +97,7 @@ async def test_a_call_without_a_thread_fails_and_the_next_call_is_made(monkeypat
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="new thread"):
             await background.submit(made.append, 1)
-    assert not background.is_busy
+    assert not background._has_thread
     await background.submit(made.append, 2)
     assert made == [2]
 
@@ -114,7 +114,7 @@ async def test_any_number_of_calls_has_one_thread_which_ends_with_them() -> None
     gate.set()
     await asyncio.gather(*calls)
     await until(lambda: threads() == 0)
-    assert not background.is_busy
+    assert not background._has_thread
 
 
 PROGRAM = """
