@@ -23,7 +23,6 @@ import itertools
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import IO, Any
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..runtime import Stateful, load_into, state_of
+from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
@@ -70,7 +70,7 @@ class RunCheckpoints:
         self.killed_number: int | None = None
         self._state = state
         self._url = config.rollout_server_url
-        self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
+        self._run_name = config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}"
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
@@ -105,8 +105,8 @@ class RunCheckpoints:
         """
         root = Path(self._state.checkpoint_dir, "env_checkpoints")
         name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
-        for suffix in itertools.count() if name is None else [_safe(name)]:
-            folder = root / f"{self._run_name}-{suffix}"
+        for member in itertools.count() if name is None else [name]:
+            folder = root / file_name(f"{self._run_name}-{member}")
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / ".lock").open("ab")
             try:
@@ -257,11 +257,6 @@ class RunCheckpoints:
         match registered:
             case [self._url, int(number)] if self._state.env_id is not None and number < self._state.env_id:
                 self.killed_number = number
-
-
-def _safe(name: str) -> str:
-    """The name with everything replaced that could leave the folder."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
 
 
 # --- documents

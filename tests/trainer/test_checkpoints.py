@@ -132,8 +132,10 @@ class Part:
 class Process:
     """The checkpoints of a process of one run, which is named `name`, and whose trainer is at `step`."""
 
-    def __init__(self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0) -> None:
-        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name, rollout_server_url="http://api")
+    def __init__(
+        self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0, run_id: str = "run"
+    ) -> None:
+        config: Any = SimpleNamespace(run_id=run_id, seed=1, instance_id=name, rollout_server_url="http://api")
         self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
         self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})
@@ -252,11 +254,33 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     first.checkpoints.leave()
     assert start(5, name=None, number=7, beside=True).loaded() == 1
     named = start(name="../b", beside=True)
-    assert named.loaded() is None and "run-_b" in folders()
+    assert named.loaded() is None and folders()[0].startswith("run-.._b+")
     with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("größe", "gräße", "gr__e"),
+        ("a b", "a/b", "a_b"),
+        (".a", "a", "..a"),
+        ("é", "e\u0301", "\ud83d"),
+        ("n" * 300 + "1", "n" * 300 + "2"),
+    ],
+)
+async def test_runs_and_instances_of_different_names_never_resume_from_each_other(
+    start: Start, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    chosen: list[dict[str, Any]] = [{"run_id": name} for name in names]
+    chosen += [{"name": name} for name in names]
+    for value, options in enumerate(chosen):
+        await start(0, **options).save(5, value)
+    assert len(list((tmp_path / "env_checkpoints").iterdir())) == len(chosen)
+    for value, options in enumerate(chosen):
+        assert start(5, **options).loaded() == value
 
 
 async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_is_not(start: Start) -> None:
