@@ -210,7 +210,7 @@ class RunCheckpoints:
                 logger.error(
                     "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
                     path,
-                    error,
+                    " ".join(str(error).split()),
                 )
                 is_refused = True
                 continue
@@ -234,12 +234,11 @@ class RunCheckpoints:
         self._has_loaded = True
         return {}
 
-    def _components_in(self, state: Any) -> dict[str, Stateful]:
+    def _components_in(self, state: Mapping[str, Any]) -> dict[str, Stateful]:
         """The components to load. Those that earlier releases did not save may be missing from the state."""
-        saved = state if isinstance(state, Mapping) else {}
         components = dict(self.components)
         for name in ADDED_LATER:
-            if name not in saved:
+            if name not in state:
                 components.pop(name, None)
         return components
 
@@ -268,10 +267,34 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment.
     """
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        document: dict[str, Any] = data.pop(KEY)
-        if document["version"] == VERSION:
-            return document, data
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EnvironmentSetupError(f"it cannot be read ({error!r})") from error
-    raise EnvironmentSetupError(f"it is not in version {VERSION}")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
+        raise EnvironmentSetupError(f"it cannot be read ({error!r:.200})") from error
+    document = data.pop(KEY, None) if isinstance(data, dict) else None
+    if not isinstance(document, dict):
+        raise EnvironmentSetupError(f"it cannot be read (expected an object with the key {KEY})")
+    if document.get("version") != VERSION:
+        raise EnvironmentSetupError(f"it is not in version {VERSION}")
+    _check(document)
+    return document, data
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    """Raise EnvironmentSetupError if a field of a document of this version has the wrong type."""
+    step = document.get("step")
+    # True is an int for Python.
+    if type(step) is not int or step < 0:
+        raise EnvironmentSetupError(f"its step is damaged (expected a number from 0, got {step!r:.60})")
+    state = document.get("state")
+    if not isinstance(state, dict):
+        raise EnvironmentSetupError(f"its state is damaged (expected an object, got {state!r:.60})")
+    match document.get("registered"):
+        case None | [str(), None]:
+            pass
+        case [str(), number] if type(number) is int:
+            pass
+        case registered:
+            raise EnvironmentSetupError(
+                f"its registration is damaged (expected an address and a number, got {registered!r:.60})"
+            )
