@@ -314,6 +314,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--token-env",
+        type=_variable,
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
@@ -367,6 +368,13 @@ def _host(text: str) -> str:
     raise argparse.ArgumentTypeError("expected a name or an address of this machine, got ''")
 
 
+def _variable(text: str) -> str:
+    """The name of a variable. The empty text of a variable that is not set would be a server without a token."""
+    if text:
+        return text
+    raise argparse.ArgumentTypeError("expected the name of a variable, got ''")
+
+
 def _port(text: str) -> int:
     """The number of a port; 0 lets the system choose one."""
     if text.isdecimal() and len(text) < 6 and int(text) < 2**16:
@@ -382,11 +390,13 @@ def _bound(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:
+        # A name that cannot be encoded is a TypeError.
         bound.close()
+        reason = error.strerror if isinstance(error, OSError) else error
         raise EnvironmentSetupError(
             f"--host and --port: expected a free port of this machine, but {host} port {port} cannot be used "
-            f"({error.strerror}). Name another --port, or 0 for any free port."
+            f"({reason}). Name another --port, or 0 for any free port."
         ) from error
     return bound
 
