@@ -268,20 +268,19 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        return _document_in(data), data
     except (OSError, ValueError, RecursionError) as error:
         # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
         raise EnvironmentSetupError(f"it cannot be read ({error!r:.200})") from error
+
+
+def _document_in(data: Any) -> dict[str, Any]:
+    """Take the document out of the data. Raises EnvironmentSetupError if it is damaged."""
     document = data.pop(KEY, None) if isinstance(data, dict) else None
     if not isinstance(document, dict):
         raise EnvironmentSetupError(f"it cannot be read (expected an object with the key {KEY})")
     if document.get("version") != VERSION:
         raise EnvironmentSetupError(f"it is not in version {VERSION}")
-    _check(document)
-    return document, data
-
-
-def _check(document: Mapping[str, Any]) -> None:
-    """Raise EnvironmentSetupError if a field of a document of this version has the wrong type."""
     step = document.get("step")
     # True is an int for Python.
     if type(step) is not int or step < 0:
@@ -298,3 +297,4 @@ def _check(document: Mapping[str, Any]) -> None:
             raise EnvironmentSetupError(
                 f"its registration is damaged (expected an address and a number, got {registered!r:.60})"
             )
+    return document
