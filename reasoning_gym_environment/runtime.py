@@ -289,7 +289,15 @@ def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> N
     for name, component in components.items():
         try:
             component.load_state_dict(saved[name])
-        except (AttributeError, KeyError, TypeError, ValueError, EnvironmentSetupError) as error:
+        except (
+            AttributeError,
+            KeyError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            EnvironmentSetupError,
+        ) as error:
             _keep(components, before)
             if isinstance(error, EnvironmentSetupError):
                 raise

@@ -38,7 +38,8 @@ def _overrides(given: Any) -> Any:
         return given
     try:
         return json.loads(given)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # The text may be nested too deeply, or hold a number with more digits than Python reads.
         raise ValueError(f'expected a mapping, or JSON such as {{"chain_sum": {{"max_terms": 4}}}}: {error}') from error
 
 

@@ -106,6 +106,12 @@ def test_the_overrides_that_the_help_shows_can_be_pasted() -> None:
     assert yaml.safe_load(example) == json.loads(example)
 
 
+@pytest.mark.parametrize("text", ["[", "[" * 100_000, '{"gcd": {"min_value": ' + "9" * 5000 + "}}"])
+def test_overrides_that_are_no_json_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="expected a mapping, or JSON such as"):
+        ReasoningGymEnvConfig(task_overrides=text)
+
+
 def test_a_threshold_of_exactly_one_warns_and_no_other_does(recwarn: pytest.WarningsRecorder) -> None:
     ReasoningGymEnvConfig(rollout_save_score_threshold=0.999999)
     assert not recwarn.list

@@ -388,7 +388,8 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
             data = yaml.safe_load(file)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # PyYAML reads some values, such as dates, without its own errors.
         raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     sections = dict(data) if isinstance(data, dict) else {"env": data}
     sections.setdefault("env", {})
@@ -453,7 +454,7 @@ def settings_of_run(
         folder = others.pop("resume")
         path = Path(folder, SETTINGS)
         env_flags.setdefault("data_dir_to_save_evals", folder)
-    file = read_yaml(path and Path(path))
+    file = read_yaml(None if path is None else Path(path))
 
     servers = file["openai"] or _own_servers(environment)
     if server_flags and len(servers) > 1:

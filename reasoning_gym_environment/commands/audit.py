@@ -137,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "tasks",
         nargs="*",
+        type=_task,
         metavar="TASK",
         help="names, globs or category:NAME (default: all tasks)",
     )
@@ -168,6 +169,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_task_modules(parser)
     return parser
+
+
+def _task(text: str) -> str:
+    """The name of a task. The empty text of a variable that is not set would be all tasks."""
+    if parse_names(text):
+        return text
+    raise argparse.ArgumentTypeError(f"expected the name of a task, got {text!r:.100}")
 
 
 def _audit(options: argparse.Namespace) -> dict[str, Any]:

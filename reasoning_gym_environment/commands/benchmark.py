@@ -111,7 +111,7 @@ def _rows(path: Path) -> list[_Row]:
         for row in table.to_pylist():
             question = row["prompt"][-1]["content"]
             rows.append(_Row(Recipe.from_row(row), str(question)))
-    except (OSError, LookupError, TypeError, ValueError) as error:
+    except (OSError, LookupError, TypeError, ValueError, pyarrow.ArrowException) as error:
         raise EnvironmentSetupError(
             f"{path}: expected held-out questions of `export --items eval` in the format hf or trl, but they cannot be "
             f"read ({error!r})."

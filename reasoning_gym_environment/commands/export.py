@@ -35,7 +35,7 @@ from ..report.load import Group, files_of, group_in
 from ..sampling.item_maker import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import folder_name, positive, share, whole
+from ..utils.terminal import folder_name, path_name, positive, share, whole
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
@@ -133,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "paths",
         nargs="*",
+        type=path_name,
         metavar="PATH",
         help="dumps, and groups of process: files or folders",
     )
@@ -273,7 +274,7 @@ def _write_completions(options: argparse.Namespace, folder: Path) -> str:
     """Write the good completions; returns sentences about them."""
     files: dict[Path, Path] = {}
     for path in options.paths:
-        files |= {file.resolve(): file for file in files_of(Path(path))}
+        files |= {file.resolve(): file for file in files_of(path)}
     summary = _Summary()
     with _rows_file(folder) as target:
         for row in _rows_of_files(list(files.values()), options, summary):

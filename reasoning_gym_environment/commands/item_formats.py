@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..api import PromptedProblem
+from ..errors import EnvironmentSetupError
 from ..inference.prompts import as_dicts
 from ..integrations.recipe import Recipe
 from ..integrations.rows import RECIPE
@@ -167,7 +168,10 @@ ITEM_FORMATS = {
 
 
 def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
-    """Write at least one row to a file of this format."""
+    """Write at least one row to a file of this format.
+
+    Raises EnvironmentSetupError if a text of a row has half of a surrogate pair, and the format is parquet.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not form.is_parquet:
         lines = [json.dumps(row) + "\n" for row in rows]
@@ -178,7 +182,14 @@ def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
     import pyarrow.parquet
 
     fields = [(name, _arrow_type(kind)) for name, kind in form.columns.items()]
-    table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
+    try:
+        table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
+    except UnicodeEncodeError as error:
+        found = error.object[max(0, error.start - 40) : error.start + 1]
+        raise EnvironmentSetupError(
+            f"Expected texts that parquet can hold, but an item has half of a surrogate pair, at the end of {found!r}. "
+            "Choose other tasks with --tasks, or --format nemo-gym, which holds such texts."
+        ) from error
     pyarrow.parquet.write_table(table, path)
 
 

@@ -46,7 +46,7 @@ from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, folder_name, print_table, printable
+from ..utils.terminal import Output, folder_name, path_name, print_table, printable
 from .options import add_task_modules
 
 FOLDER_SUFFIX = ".regraded"
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "path",
         metavar="PATH",
-        type=Path,
+        type=path_name,
         help="a file, or a folder with files at any depth",
     )
     add(

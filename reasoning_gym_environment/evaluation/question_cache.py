@@ -27,6 +27,8 @@ from typing import Any
 from platformdirs import user_cache_dir
 from pydantic import BaseModel, ConfigDict
 
+from ..storage.file_names import file_name
+
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -89,4 +91,4 @@ class QuestionCache:
     def _path(self, task: str, key: Mapping[str, Any]) -> Path:
         text = json.dumps([FORMAT, key], sort_keys=True, default=str)
         digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-        return self._folder / f"{task}-{digest}.json"
+        return self._folder / file_name(f"{task}-{digest}", ".json")

@@ -395,7 +395,7 @@ def _finished_samples(folder: Path, identity: Mapping[str, Any]) -> Iterator[dic
     try:
         general = json.loads(metrics.read_text(encoding="utf-8"))["config_general"]
         old = {**general["generation_parameters"], "model_name": general["model_name"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvironmentSetupError(f"Expected results of an evaluation in {metrics}: {error!r}. {REMEDY}") from error
     changes = differences(old, identity)
     if changes:

@@ -74,7 +74,7 @@ class Recipe:
                 level=None if is_missing else int(level),
                 question_digest=str(row["question_digest"]),
             )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EnvironmentSetupError(
                 f"Expected a row of `export --items` with task, seed, config, level and question_digest: {error!r}."
             ) from error

@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import hmac
 import json
+import math
 import os
 import socket
 from collections import Counter
@@ -27,8 +28,9 @@ from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
@@ -39,21 +41,44 @@ from ..utils.terminal import positive, seconds
 from .recipe import RecentItems, Recipe
 from .rows import RECIPE
 
+MOST_MISTAKES = 10
+"""A refusal names this many mistakes of a request."""
+
+
+def _finite(value: Any) -> Any:
+    """The value. Raises ValueError if a number in it is NaN or infinite."""
+    waiting = [value]
+    # A recursive function would fail for a value that is nested deeply.
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, float) and not math.isfinite(found):
+            raise ValueError(f"expected finite numbers, got {found}, which is not JSON: send another number or null")
+        if isinstance(found, dict):
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+    return value
+
+
+Data = Annotated[Any, AfterValidator(_finite)]
+"""JSON. Python reads NaN and Infinity in a request too, and no verifier can compare them."""
+Fields = Annotated[dict[str, Any], AfterValidator(_finite)]
+
 
 def _without_surrogates(text: Any) -> Any:
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
 
 Text = Annotated[str, BeforeValidator(_without_surrogates)]
-"""JSON may hold half a character (`\\ud83d`), which would make the whole request invalid."""
+"""JSON may hold half a character (`\\ud83d`), which would make the whole request or reply invalid."""
 
 
 class Item(BaseModel, extra="allow"):
     """An item as reasoning-gym made it."""
 
     question: str
-    answer: Any = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    answer: Data = None
+    metadata: Fields = Field(default_factory=dict)
 
 
 class Group(BaseModel, extra="forbid"):
@@ -62,9 +87,9 @@ class Group(BaseModel, extra="forbid"):
     task: str
     completions: list[Text]
     item: Item | None = None
-    recipe: Any = None
+    recipe: Data = None
     seed: int = 0
-    config: dict[str, Any] = Field(default_factory=dict)
+    config: Fields = Field(default_factory=dict)
     thinking_opened: bool = False
 
 
@@ -73,8 +98,8 @@ class Graded(BaseModel):
 
     reward: float | None = None
     outcome: str = "unscored"
-    answer: str | None = None
-    reason: str = ""
+    answer: Text | None = None
+    reason: Text = ""
 
     @classmethod
     def of(cls, grade: Grade) -> Graded:
@@ -128,7 +153,11 @@ class GradingService:
             task = self._tasks.catalog[group.task]
             config_from_json(task.name, group.config)
         except EnvironmentSetupError as error:
-            raise HTTPException(400, f"group {number}: {error}") from error
+            raise HTTPException(400, f"group {number}: {error!s:.1000}") from error
+        except RecursionError as error:
+            raise HTTPException(
+                422, f"group {number}: expected a config, got values that are nested deeply."
+            ) from error
 
     def _check_queue(self, completions: int) -> None:
         """A request of any size is accepted while no other request is in progress."""
@@ -176,6 +205,13 @@ def build_app(
 
     app = FastAPI(title="reasoning-gym grader", dependencies=[Depends(authorised)])
 
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> Response:
+        mistakes = [_described(mistake) for mistake in error.errors()[:MOST_MISTAKES]]
+        # In ASCII, because FastAPI cannot write half of a surrogate pair.
+        text = json.dumps({"detail": mistakes}, separators=(",", ":"))
+        return Response(text, 422, media_type="application/json")
+
     @app.post("/grade")
     async def grade(groups: list[Group]) -> list[list[Graded]]:
         return await service.grade(groups)
@@ -183,9 +219,12 @@ def build_app(
     @app.post("/verify")
     async def verify(request: NemoRequest) -> Response:
         recipe = request.metadata.get(RECIPE)
-        task = str(request.metadata.get("source_dataset"))
+        task = request.metadata.get("source_dataset")
         if isinstance(recipe, dict):
-            task = str(recipe.get("task"))
+            task = recipe.get("task", "")
+        if not isinstance(task, str):
+            kind = type(task).__name__
+            raise HTTPException(422, f"metadata: expected the name of a task in source_dataset, got a {kind}.")
         item = Item(
             question=request.question,
             answer=request.answer,
@@ -223,6 +262,12 @@ def build_app(
         return "".join(lines)
 
     return app
+
+
+def _described(mistake: dict[str, Any]) -> dict[str, Any]:
+    """A mistake of a request, in FastAPI's form, without the value, which may be of any size and no JSON."""
+    place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"]]
+    return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
 
 
 def _recipe_of(group: Group) -> Recipe:
@@ -269,6 +314,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--token-env",
+        type=_variable,
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
@@ -322,6 +368,13 @@ def _host(text: str) -> str:
     raise argparse.ArgumentTypeError("expected a name or an address of this machine, got ''")
 
 
+def _variable(text: str) -> str:
+    """The name of a variable. The empty text of a variable that is not set would be a server without a token."""
+    if text:
+        return text
+    raise argparse.ArgumentTypeError("expected the name of a variable, got ''")
+
+
 def _port(text: str) -> int:
     """The number of a port; 0 lets the system choose one."""
     if text.isdecimal() and len(text) < 6 and int(text) < 2**16:
@@ -337,11 +390,13 @@ def _bound(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:
+        # A name that cannot be encoded is a TypeError.
         bound.close()
+        reason = error.strerror if isinstance(error, OSError) else error
         raise EnvironmentSetupError(
             f"--host and --port: expected a free port of this machine, but {host} port {port} cannot be used "
-            f"({error.strerror}). Name another --port, or 0 for any free port."
+            f"({reason}). Name another --port, or 0 for any free port."
         ) from error
     return bound
 

@@ -318,7 +318,7 @@ def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
         return model, dict(general.get("generation_parameters") or {})
     except FileNotFoundError:
         return "", {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {path}: {error!r}.") from error
 
 

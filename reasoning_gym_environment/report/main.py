@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import EnvironmentSetupError
 from ..storage.whole_files import write_atomically
-from ..utils.terminal import check_file, not_negative
+from ..utils.terminal import check_file, not_negative, path_name
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, files_of, load
 from .page import render
@@ -74,12 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "paths",
         nargs="*",
-        type=Path,
+        type=path_name,
         metavar="PATH",
         help="files, or folders with all below them",
     )
     compared = "compare two evaluations of the same questions; differences are B minus A"
-    add("--compare", nargs=2, type=Path, metavar=("A", "B"), help=compared)
+    add("--compare", nargs=2, type=path_name, metavar=("A", "B"), help=compared)
     add(
         "--published",
         action="store_true",
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "-o",
         "--output",
         default="report.html",
-        type=Path,
+        type=path_name,
         metavar="FILE",
         help="default: report.html",
     )

@@ -23,7 +23,6 @@ import itertools
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import IO, Any
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..runtime import Stateful, load_into, state_of
+from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
@@ -73,7 +73,7 @@ class RunCheckpoints:
         self.saved = asyncio.Event()
         """Set once this process has a checkpoint on the disk."""
         self._state = state
-        self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
+        self._run_name = config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}"
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
@@ -113,8 +113,8 @@ class RunCheckpoints:
         """
         root = Path(self._state.checkpoint_dir, "env_checkpoints")
         name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
-        for suffix in itertools.count() if name is None else [_safe(name)]:
-            folder = root / f"{self._run_name}-{suffix}"
+        for member in itertools.count() if name is None else [name]:
+            folder = root / file_name(f"{self._run_name}-{member}")
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / ".lock").open("ab")
             try:
@@ -140,7 +140,7 @@ class RunCheckpoints:
         document = {
             "version": VERSION,
             "step": self._state.step if step is None else step,
-            "registered": [self._state.env_id, self._state.successor_mark],
+            "registration": {"number": self._state.env_id, "mark": self._state.successor_mark},
             "state": state_of(self.components),
         }
         beside = self._data if data is None else dict(data)
@@ -247,7 +247,7 @@ class RunCheckpoints:
             try:
                 document, data = read(path)
                 if path.name == LATEST:
-                    self._note_predecessor(document.get("registered"))
+                    self._note_predecessor(document.get("registration"))
                 if document["step"] > state.step:
                     continue
                 load_into(self._components_in(document["state"]), document["state"])
@@ -255,7 +255,7 @@ class RunCheckpoints:
                 logger.error(
                     "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
                     path,
-                    error,
+                    " ".join(str(error).split()),
                 )
                 is_refused = True
                 continue
@@ -279,12 +279,11 @@ class RunCheckpoints:
         self._has_loaded = True
         return {}
 
-    def _components_in(self, state: Any) -> dict[str, Stateful]:
+    def _components_in(self, state: Mapping[str, Any]) -> dict[str, Stateful]:
         """The components to load. Those that earlier releases did not save may be missing from the state."""
-        saved = state if isinstance(state, Mapping) else {}
         components = dict(self.components)
         for name in ADDED_LATER:
-            if name not in saved:
+            if name not in state:
                 components.pop(name, None)
         return components
 
@@ -296,15 +295,10 @@ class RunCheckpoints:
                 "write over its saved state: call super().load_checkpoint() there."
             )
 
-    def _note_predecessor(self, registered: Any) -> None:
-        match registered:
-            case [int(number), str(mark)]:
+    def _note_predecessor(self, registration: Any) -> None:
+        match registration:
+            case {"number": int(number), "mark": str(mark)}:
                 self.predecessor = (number, mark)
-
-
-def _safe(name: str) -> str:
-    """The name with everything replaced that could leave the folder."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
 
 
 # --- documents
@@ -316,10 +310,34 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment.
     """
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        document: dict[str, Any] = data.pop(KEY)
-        if document["version"] == VERSION:
-            return document, data
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EnvironmentSetupError(f"it cannot be read ({error!r})") from error
-    raise EnvironmentSetupError(f"it is not in version {VERSION}")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return _document_in(data), data
+    except (OSError, ValueError, RecursionError) as error:
+        # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
+        raise EnvironmentSetupError(f"it cannot be read ({error!r:.200})") from error
+
+
+def _document_in(data: Any) -> dict[str, Any]:
+    """Take the document out of the data. Raises EnvironmentSetupError if it is damaged."""
+    document = data.pop(KEY, None) if isinstance(data, dict) else None
+    if not isinstance(document, dict):
+        raise EnvironmentSetupError(f"it cannot be read (expected an object with the key {KEY})")
+    if document.get("version") != VERSION:
+        raise EnvironmentSetupError(f"it is not in version {VERSION}")
+    step = document.get("step")
+    # True is an int for Python.
+    if type(step) is not int or step < 0:
+        raise EnvironmentSetupError(f"its step is damaged (expected a number from 0, got {step!r:.60})")
+    state = document.get("state")
+    if not isinstance(state, dict):
+        raise EnvironmentSetupError(f"its state is damaged (expected an object, got {state!r:.60})")
+    match document.get("registration"):
+        case None | {"number": None}:
+            pass
+        case {"number": number, "mark": str()} if type(number) is int:
+            pass
+        case registration:
+            raise EnvironmentSetupError(
+                f"its registration is damaged (expected a number and a mark, got {registration!r:.60})"
+            )
+    return document

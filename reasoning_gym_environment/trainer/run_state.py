@@ -57,5 +57,6 @@ class SubclassState:
         saved = state["rng"]
         if saved is not None:
             version, numbers, gauss = saved
-            self.rng.setstate((version, tuple(numbers), gauss))
+            next_gauss = None if gauss is None else float(gauss)
+            self.rng.setstate((version, tuple(numbers), next_gauss))
         self.iter_shift = shift

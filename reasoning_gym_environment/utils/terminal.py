@@ -7,6 +7,7 @@ it starts to work. Tables are never cut, and a program that reads the output may
 from __future__ import annotations
 
 import contextlib
+import errno
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator
@@ -64,9 +65,30 @@ def seconds(text: str) -> float:
 
 def folder_name(text: str) -> Path:
     """The name of a folder. `Path("")` would be the current folder."""
-    if text:
-        return Path(text)
-    raise ArgumentTypeError("expected the name of a folder, got ''")
+    return _path(text, "a folder")
+
+
+def path_name(text: str) -> Path:
+    """The name of a file or a folder. The empty text of a variable that is not set would be the current folder."""
+    return _path(text, "a file or a folder")
+
+
+def _path(text: str, kind: str) -> Path:
+    if not text:
+        raise ArgumentTypeError(f"expected the name of {kind}, got ''")
+    path = Path(text)
+    if _leads_to_itself(path):
+        raise ArgumentTypeError(f"expected the name of {kind}, but {text!r:.100} is a link that leads to itself")
+    return path
+
+
+def _leads_to_itself(path: Path) -> bool:
+    """Whether a link in the path leads to itself. `Path.resolve` raises RuntimeError for it before Python 3.13."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
@@ -77,6 +99,8 @@ def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] =
     path = Path(name)
     if not str(name) or path.is_dir():
         raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
+    if _leads_to_itself(path):
+        raise EnvironmentSetupError(f"{setting}: cannot write {path}: it is a link that leads to itself. Remove it.")
     if path.resolve() in [Path(file).resolve() for file in inputs]:
         raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
     with _must_be_writable(setting, path):

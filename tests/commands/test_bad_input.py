@@ -81,7 +81,7 @@ def test_every_name_of_a_path_leads_to_its_files(
     (folder / "samples.jsonl").symlink_to(samples)
     (tmp_path / "link").symlink_to(folder)
     monkeypatch.chdir(folder)
-    names = (".", "", "samples.jsonl", "./samples.jsonl", folder, "../link", "../link/samples.jsonl")
+    names = (".", "samples.jsonl", "./samples.jsonl", folder, "../link", "../link/samples.jsonl")
     for number, name in enumerate(names):
         out = tmp_path / "out" / str(number)
         out.parent.mkdir(exist_ok=True)
@@ -128,6 +128,73 @@ def test_a_port_that_is_taken_is_reported_in_one_line(capsys: pytest.CaptureFixt
     assert end.value.code == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"reasoning-gym-env: --host and --port: expected a free port of this machine, but {address}")
+
+
+def test_a_host_that_cannot_be_encoded_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["grade-server", "--host=\udcff", "--port=0"])
+    assert end.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected a free port of this machine" in line
+
+
+# --- names and paths
+
+EMPTY = [
+    ["report", ""],
+    ["report", "--compare", "", "samples.jsonl"],
+    ["report", "samples.jsonl", "--output="],
+    ["export", "", "--to=out"],
+    ["export", "samples.jsonl", "--to="],
+    ["regrade", ""],
+    ["regrade", "samples.jsonl", "--to="],
+    ["benchmark", "--check="],
+    ["audit", ""],
+    ["audit", "gcd", " , "],
+    ["audit", "gcd", "--json="],
+    ["tasks", ""],
+    ["grade-server", "--token-env="],
+]
+
+
+@pytest.mark.parametrize("arguments", EMPTY, ids=" ".join)
+def test_an_empty_name_is_refused_and_means_neither_this_folder_nor_all_tasks(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("samples.jsonl"), [regradable("<answer>1</answer>")])
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    *usage, line = capsys.readouterr().err.splitlines()
+    assert "expected the name of" in line.lower() and "'" in line
+    assert not usage or usage[0].startswith("usage: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "samples.jsonl", "--output=loop"],
+        ["report", "loop"],
+        ["export", "loop/x", "--to=out"],
+        ["export", "samples.jsonl", "--to=loop"],
+        ["regrade", "loop/x"],
+        ["regrade", "samples.jsonl", "--to=loop"],
+        ["audit", "gcd", "--json=loop"],
+    ],
+    ids=" ".join,
+)
+def test_a_link_that_leads_to_itself_is_reported_in_one_line(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    write_lines(Path("samples.jsonl"), [regradable("<answer>1</answer>")])
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert "loop" in capsys.readouterr().err.splitlines()[-1]
 
 
 # --- numbers

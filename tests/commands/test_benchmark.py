@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow
 import pyarrow.parquet
@@ -118,3 +119,14 @@ def test_the_current_folder_is_not_meant_by_an_empty_name(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         benchmark.main(["--check="])
     assert "argument --check: expected the name of a folder, got ''" in capsys.readouterr().err
+
+
+def test_every_error_of_pyarrow_about_a_damaged_file_is_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Random damage of a file causes each of them. It might also crash pyarrow, and the tests with it.
+    for error in (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError, UnicodeDecodeError):
+        arguments = ("utf-8", b"", 0, 1, "damaged") if error is UnicodeDecodeError else ("damaged",)
+        monkeypatch.setattr(pyarrow.parquet, "read_table", Mock(side_effect=error(*arguments)))
+        with pytest.raises(EnvironmentSetupError, match="they cannot be read"):
+            benchmark.main(["--check", str(folder)])

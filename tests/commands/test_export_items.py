@@ -28,6 +28,7 @@ from reasoning_gym_environment.settings import EvaluationSettings
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..in_process import InProcessGenerator, InProcessGrader
 
+HALF = "half of a pair: \ud83d"
 # Items with tuples, with keys that are no texts, and without an answer.
 TASKS = "arc_agi,complex_arithmetic,countdown,graph_color,propositional_logic"
 WITHOUT_ANSWER = "propositional_logic"
@@ -328,3 +329,24 @@ def test_datasets_reads_the_folder(
     [(found, table)] = loaded.items()
     assert found == {"train": "train", "eval": "test"}[split]
     assert table.to_list() == rows[name, split]
+
+
+@pytest.mark.parametrize("name", list(ITEM_FORMATS))
+def test_half_of_a_surrogate_pair_is_kept_or_refused_in_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = ({"role": "system", "content": "?"}, {"role": "user", "content": HALF})
+    entry = {"question": HALF, "answer": "1", "metadata": {}}
+    problem = PromptedProblem("own", "own", "train", 0, 1, config={}, entry=entry, messages=messages)
+    made = items_module._Items("train", [problem], "1", items_module.TRAINING_DEFAULTS)
+    monkeypatch.setattr(items_module, "_training", lambda options: made)
+    arguments = ("--items", "1", "--format", name)
+    if name == "nemo-gym":
+        [row] = read(export_items(tmp_path / "set", *arguments), name, "train")
+        assert question_of(name, row) == row["question"] == HALF
+        return
+    with pytest.raises(
+        EnvironmentSetupError, match=r"half of a surrogate pair, at the end of 'half of a pair: \\ud83d'"
+    ):
+        export_items(tmp_path / "set", *arguments)
+    assert not (tmp_path / "set").exists()

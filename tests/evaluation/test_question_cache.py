@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reasoning_gym_environment.errors import GenerationCrashedError
 from reasoning_gym_environment.evaluation import questions as eval_set
-from reasoning_gym_environment.evaluation.question_cache import QuestionCache
+from reasoning_gym_environment.evaluation.question_cache import QuestionCache, RememberedDraws
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.settings import EvaluationSettings
@@ -55,6 +55,17 @@ async def test_a_second_run_makes_one_item_for_each_question(tmp_path: Path) -> 
     made = await build(first, tmp_path / "cache")
     assert await build(second, tmp_path / "cache") == made == await build(CountingGenerator(), None)
     assert first.count > 2 * PER_TASK == second.count
+
+
+def test_each_task_has_a_file_in_the_folder_whatever_its_name(tmp_path: Path) -> None:
+    cache = QuestionCache(tmp_path / "cache")
+    names = ["gcd", "../gcd", "my/gcd", "my_gcd", "größe", "gräße", "long" * 99]
+    for number, name in enumerate(names):
+        cache.write(name, {}, RememberedDraws(draws=[(number, "digest")]))
+    for number, name in enumerate(names):
+        assert cache.read(name, {}) == RememberedDraws(draws=[(number, "digest")])
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert len(list((tmp_path / "cache").iterdir())) == len(names)
 
 
 async def test_tasks_with_too_few_questions_are_searched_each_time(tmp_path: Path) -> None:

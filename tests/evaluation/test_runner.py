@@ -241,6 +241,14 @@ def test_a_finished_evaluation_is_resumed_but_for_what_was_not_scored(tmp_path: 
     assert indices(tmp_path / "results") == [0, 1, 2]
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "[" * 100_000, '{"config_general": 3}'])
+def test_results_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+    finished(tmp_path / "model", answered(0))
+    Path(tmp_path, "model", evaluation.METRICS).write_text(content)
+    with pytest.raises(EnvironmentSetupError, match="Expected results of an evaluation in"):
+        indices(tmp_path / "model")
+
+
 def test_another_evaluation_is_refused_with_what_differs_and_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "done"
     finished(folder, answered(0))

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from reasoning_gym_environment.errors import (
     EnvironmentSetupError,
@@ -112,25 +115,67 @@ async def test_a_completion_that_was_broken_off_is_not_used(byte_tokenizer: Any,
         await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
 
 
-async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
-    byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(inference, "now", lambda: now)
-    refusal = RequestRefusedError("400", advice="tool_choice is required")
-    client = client_of(byte_tokenizer, refusal, refusal, tokens("a"), refusal)
+REFUSAL = RequestRefusedError("400", advice="tool_choice is required")
+Event = tuple[float, str | None]
+"""Seconds to wait, then the question that is refused. None stands for a question that is answered."""
 
-    async def refused(questions: str, error: type[Exception] = RequestRefusedError) -> None:
-        for question in questions:
-            with pytest.raises(error, match=r"400|tool_choice is required"):
-                await client.complete(Prompt([], question, [1]), ONE)
 
-    await refused("ab")
-    await client.complete(PROMPT, ONE)
+def ended_at(tokenizer: Any, events: Sequence[Event]) -> int | None:
+    """The number of the event at which the run ends, if it does. Each event has one request."""
+
+    async def go() -> int | None:
+        client = client_of(tokenizer, *[REFUSAL if question else tokens("a") for _, question in events])
+        for number, (pause_s, question) in enumerate(events):
+            await asyncio.sleep(pause_s)
+            try:
+                await client.complete(Prompt([], question or "p", [1]), ONE)
+            except EnvironmentSetupError as error:
+                assert str(error) == "tool_choice is required"
+                return number
+            except RequestRefusedError:
+                assert question
+        return None
+
+    return run_virtually(go(), limit_s=1e9)
+
+
+def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(byte_tokenizer: Any) -> None:
+    refused: list[Event] = [(1.0, question) for question in "aabc"]
+    assert ended_at(byte_tokenizer, refused) == 3, "three prompts, of servers that never answered"
     # A model that is loaded again behind a proxy is waited for.
-    await refused("aabcd")
-    now = inference.REFUSED_FOR_S
-    await refused("e", EnvironmentSetupError)
+    throughout: list[Event] = [(60.0, question) for question in "abc" * 15]
+    assert ended_at(byte_tokenizer, [(0.0, None), *throughout]) == 31, "the first refusal is half an hour old"
+
+
+def test_old_refusals_do_not_end_a_run_that_requested_little_in_between(byte_tokenizer: Any) -> None:
+    hours_apart: list[Event] = [(0.0, None), (1.0, "a"), (1.0, "b"), *[(7200.0, question) for question in "cdefg"]]
+    assert ended_at(byte_tokenizer, hours_apart) is None
+    two_bursts: list[Event] = [(0.0, None), *[(1.0, question) for question in "abcd"], (3600.0, "e"), (1.0, "f")]
+    assert ended_at(byte_tokenizer, two_bursts) is None
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 30.0, 250.0, 400.0, 4000.0]), st.sampled_from(["a", "b", "c", "d", None])),
+        max_size=40,
+    )
+)
+def test_a_run_that_ends_was_refused_all_the_time(byte_tokenizer: Any, events: list[Event]) -> None:
+    events = [(0.0, None), *events]
+    end = ended_at(byte_tokenizer, events)
+    if end is None:
+        return
+    refused_for_s = 0.0
+    questions = {events[end][1]}
+    for number in range(end, 0, -1):
+        pause_s = events[number][0]
+        question = events[number - 1][1]
+        if question is None or pause_s > inference.REFUSED_PAUSE_S:
+            break
+        refused_for_s += pause_s
+        questions.add(question)
+    assert refused_for_s >= inference.REFUSED_FOR_S and len(questions) >= inference.REFUSED_PROMPTS
 
 
 # --- spending, and a limit that ends the requests

@@ -47,7 +47,15 @@ def test_another_question_is_not_graded() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": None}, {"seed": float("inf")}, {"config": "[]"}, {"config": {}}, {"task": ...}]
+    "change",
+    [
+        {"seed": None},
+        {"seed": float("inf")},
+        {"config": "[]"},
+        {"config": {}},
+        {"config": "[" * 100_000},
+        {"task": ...},
+    ],
 )
 def test_a_row_without_a_recipe_is_refused(change: dict[str, object]) -> None:
     row = {"task": "chain_sum", "seed": 1, "config": "{}", "level": None, "question_digest": "", **change}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,10 +13,14 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError, missing_extra
 from reasoning_gym_environment.integrations import servers
+from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.integrations.rows import RECIPE
 from reasoning_gym_environment.integrations.servers import build_app
 from tests.hostile_answers import ENTRY
 
@@ -94,6 +100,150 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert (await first).status_code == 200
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
+
+
+# --- requests that anybody may send
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+NOT_JSON: list[Any] = [math.nan, -math.inf, [{"a": math.inf}], {"a": [0.5, math.nan]}]
+ODD: list[Any] = [*NOT_JSON, "\ud83d", {"\ud83d": "\udc00"}, nested(700), None, []]
+"""Values that are tried in each field."""
+MORE_ODD: list[Any] = [
+    "NaN",
+    "Infinity",
+    "1e999",
+    10**30,
+    10**400,
+    -(2**63) - 1,
+    True,
+    -1,
+    2.5,
+    "",
+    "\0",
+    {},
+    "9" * 9999,
+]
+ANYTHING = st.recursive(
+    st.one_of(st.sampled_from(ODD + MORE_ODD), st.integers(), st.floats(), st.text()),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=5), values, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def client(tasks: Tasks) -> TestClient:
+    return TestClient(build_app(tasks), raise_server_exceptions=False, headers={"content-type": "application/json"})
+
+
+@pytest.fixture(scope="module")
+def requests(tasks: Tasks) -> list[tuple[str, Any]]:
+    """Requests of every kind, each with a right and a wrong completion: a route and its body."""
+    config = {"min_terms": 2, "max_terms": 3}
+    problem = tasks.make("chain_sum", 1, config)
+    recipe = Recipe.of(problem).as_row()
+    metadata = {"source_dataset": "chain_sum", "difficulty": {"num_terms": 2}}
+    item = {"question": problem.question, "answer": problem.entry["answer"], "metadata": metadata}
+    right = f"<answer>{item['answer']}</answer>"
+    group = {"task": "chain_sum", "completions": [right, "<answer>x</answer>"], "thinking_opened": False}
+    response = {"output": [{"type": "message", "content": [{"text": right}, "text"]}]}
+    return [
+        ("/grade", [{**group, "item": item}, {**group, "seed": 1, "config": config}]),
+        ("/grade", [{**group, "recipe": recipe}, {**group, "item": item, "recipe": recipe}]),
+        ("/verify", {**item, "response": response, "more": {"of": "it"}}),
+        ("/verify", {**item, "metadata": {**metadata, RECIPE: recipe}, "response": response}),
+        ("/seed_session", {"a": 1}),
+    ]
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in JSON data."""
+    yield path
+    children: list[Any] = []
+    if isinstance(value, dict):
+        children = list(value)
+    elif isinstance(value, list):
+        children = list(range(len(value)))
+    for child in children:
+        yield from paths(value[child], (*path, child))
+
+
+def changed(body: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of JSON data with another value at this path."""
+    if not path:
+        return value
+    copy = body.copy()
+    copy[path[0]] = changed(body[path[0]], path[1:], value)
+    return copy
+
+
+def post(client: TestClient, route: str, content: str | bytes) -> int:
+    """The status of the reply, which holds grades, or says in a few words what is wrong with the request."""
+    reply = client.post(route, content=content)
+    assert reply.status_code in (200, 400, 422), (content[:400], reply.text[:400])
+    if reply.status_code != 200:
+        assert reply.json()["detail"] and len(reply.content) < 3000
+    return reply.status_code
+
+
+def assert_grades(client: TestClient, requests: list[tuple[str, Any]]) -> None:
+    for route, body in requests:
+        found = client.post(route, json=body).json()
+        if route == "/grade":
+            assert [[grade["reward"] for grade in grades] for grades in found] == [[1.0, 0.0]] * 2
+        elif route == "/verify":
+            assert found["reward"] == 1.0
+
+
+def test_an_odd_value_in_any_field_has_a_reply_and_the_server_lives_on(
+    client: TestClient, requests: list[tuple[str, Any]]
+) -> None:
+    for route, body in requests:
+        for path in paths(body):
+            for value in ODD:
+                status = post(client, route, json.dumps(changed(body, path, value)))
+                is_read = {"item", "answer", "metadata", "config", "seed", "recipe"} & set(path)
+                if is_read and value in NOT_JSON:
+                    assert status == 422, (path, value)
+    assert_grades(client, requests)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_json_in_any_field_has_a_reply(
+    client: TestClient, requests: list[tuple[str, Any]], data: st.DataObject
+) -> None:
+    route, body = data.draw(st.sampled_from(requests))
+    path = data.draw(st.sampled_from(list(paths(body))))
+    post(client, route, json.dumps(changed(body, path, data.draw(ANYTHING))))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 9999, b"text", b"[{]"])
+def test_what_is_no_json_is_refused(client: TestClient, requests: list[tuple[str, Any]], content: bytes) -> None:
+    for route, _ in requests:
+        if route != "/seed_session":
+            assert post(client, route, content) in (400, 422)
+    assert_grades(client, requests)
+
+
+def test_a_refusal_says_what_was_expected_and_found(client: TestClient, requests: list[tuple[str, Any]]) -> None:
+    item = requests[2][1]
+    for changes, words in (
+        ({"answer": math.nan}, "expected finite numbers, got nan, which is not JSON"),
+        ({"metadata": {}}, "expected the name of a task in source_dataset, got a NoneType"),
+        ({"question": 3}, "Input should be a valid string"),
+    ):
+        found = client.post("/verify", content=json.dumps({**item, **changes}))
+        assert (found.status_code, words in found.text) == (422, True), found.text
+
+
+# --- the commands
 
 
 @pytest.mark.parametrize(("command", "complexity_mode"), [("grade_server", None), ("openenv", "curriculum")])

@@ -207,6 +207,14 @@ def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: P
     assert len(so_far.samples) == 15
 
 
+@pytest.mark.parametrize("content", ["", "[]", "[" * 100_000, '{"config_general": 3}'])
+def test_metrics_that_cannot_be_read_are_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+    results = write_results(tmp_path / "model", tasks=1)
+    (results / "metrics.json").write_text(content)
+    with pytest.raises(EnvironmentSetupError, match=r"Expected the metrics\.json of an evaluation in"):
+        load([results])
+
+
 def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     path = write_results(tmp_path / "results", tasks=2) / "samples.jsonl"
     bad = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from reasoning_gym_environment.trainer import checkpoints as module
 from reasoning_gym_environment.trainer.api import RunState
 from reasoning_gym_environment.trainer.checkpoints import KEY, RunCheckpoints, write_atomically
 
-from ..env_support import RIGHT, WRONG, MakeEnv, rollout
+from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
 from ..process_table import until
 
 # --- the environment's state
@@ -124,6 +125,9 @@ class Part:
         return {"value": self.value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["value"] == "text":
+            # The sentences of pydantic have several lines.
+            raise EnvironmentSetupError("Expected a number,\n  got text.")
         self.value = int(state["value"])
 
     def metrics(self) -> dict[str, Any]:
@@ -133,8 +137,10 @@ class Part:
 class Process:
     """The checkpoints of a process of one run, which is named `name`, and whose trainer is at `step`."""
 
-    def __init__(self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0) -> None:
-        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name)
+    def __init__(
+        self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0, run_id: str = "run"
+    ) -> None:
+        config: Any = SimpleNamespace(run_id=run_id, seed=1, instance_id=name)
         self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
         self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})
@@ -193,32 +199,113 @@ async def test_the_newest_up_to_the_trainers_step_is_resumed(
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]
 
 
-GOOD = {"version": 3, "step": 9, "state": {"part": {"value": 1}}}
+async def test_a_folder_in_place_of_a_checkpoint_is_named_and_a_later_step_is_skipped(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await start(0).save(5, 5)
+    latest = folder_of(tmp_path) / "latest.json"
+    latest.unlink()
+    latest.mkdir()
+    assert start(10).loaded() == 5
+    assert f"{latest} cannot be used: it cannot be read (IsADirectoryError" in caplog.text
+    latest.rmdir()
+    for step in (10**400, 11):
+        latest.write_text(json.dumps({KEY: {**GOOD, "step": step}}))
+        assert start(10).loaded() == 5
+
+
+GOOD: dict[str, Any] = {"version": 3, "step": 9, "state": {"part": {"value": 1}}}
+ODD_NUMBERS: list[Any] = [math.inf, math.nan, -math.inf, True, 2.5, 9.0, "9", "", [], {}, [[]]]
+ODD_STEPS = [*ODD_NUMBERS, None, -1, -(10**30), [9], {"9": 9}, "Infinity"]
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("{half", "cannot be read"),
-        (json.dumps({KEY: {**GOOD, "state": None}}), "holds no state of part"),
+        (json.dumps({KEY: {**GOOD, "state": {}}}), "holds no state of part"),
         (json.dumps({KEY: {**GOOD, "version": 4}}), "in version 3"),
+        (json.dumps({KEY: {**GOOD, "state": {"part": {"value": math.inf}}}}), "state of part is malformed"),
+        (json.dumps({KEY: {**GOOD, "state": {"part": {"value": "text"}}}}), "Expected a number, got text."),
+        *[(json.dumps({KEY: {**GOOD, "state": state}}), "its state is damaged") for state in (None, [], "part", 3)],
+        *[(json.dumps({KEY: {**GOOD, "step": step}}), "its step is damaged") for step in ODD_STEPS],
+        *[(json.dumps({KEY: {**GOOD, "registration": value}}), "its registration is damaged") for value in ODD_NUMBERS],
+        *[
+            (json.dumps(document), "cannot be read")
+            for document in (None, 3, "text", [KEY], {}, {KEY: None}, {KEY: [3]})
+        ],
+        ("", "cannot be read"),
+        (b"\xff\xfe{}", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        (json.dumps({KEY: GOOD}).replace("9", "9" * 5000), "cannot be read"),
     ],
 )
 async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(
-    content: str, said: str, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    content: str | bytes, said: str, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await start(0).save(5, 5)
+    data = content.encode() if isinstance(content, str) else content
     for name in ("latest.json", "step-9.json"):
-        (folder_of(tmp_path) / name).write_text(content)
+        (folder_of(tmp_path) / name).write_bytes(data)
     assert start(10).loaded() == 5
     # Without a usable one nothing is begun anew unasked, nor written over it.
     (folder_of(tmp_path) / "step-5.json").unlink()
     with pytest.raises(EnvironmentSetupError, match="None of the checkpoints in"):
         (refused := start(10)).loaded()
-    assert said in caplog.text
+    assert f"{folder_of(tmp_path)}/step-9.json cannot be used" in caplog.text and said in caplog.text
+    assert all(len(record.getMessage().splitlines()) == 1 for record in caplog.records)
     await refused.save(12, 1)
-    assert (folder_of(tmp_path) / "latest.json").read_text() == content
+    assert (folder_of(tmp_path) / "latest.json").read_bytes() == data
     assert not (folder_of(tmp_path) / "step-12.json").exists()
+
+
+def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in JSON data, of the first three of a list only."""
+    yield path
+    children: list[Any] = []
+    if isinstance(value, dict):
+        children = list(value)
+    elif isinstance(value, list):
+        children = list(range(min(len(value), 3)))
+    for child in children:
+        yield from nodes(value[child], (*path, child))
+
+
+def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of JSON data with another value at this path."""
+    if not path:
+        return value
+    copy = state.copy()
+    copy[path[0]] = changed(state[path[0]], path[1:], value)
+    return copy
+
+
+DEEP: list[Any] = []
+for _ in range(3000):
+    DEEP = [DEEP]
+ODD_VALUES = [*ODD_STEPS, False, 10**30, 10**400, 1e300, "\ud83d", "\0", "x" * 1000, {"a": None}, [[], []], DEEP]
+
+
+async def test_no_value_in_a_checkpoint_ends_the_start_in_a_traceback(ready_env: ReadyEnv) -> None:
+    env = await ready_env(complexity_mode="curriculum")
+    await proceed(env, [], 8)
+    assert env.rng.random() < 1.0
+    components = env.run.checkpoints.components
+    good = json.loads(json.dumps(state_of(components)))
+    refused = 0
+    for path in nodes(good):
+        for value in ODD_VALUES:
+            try:
+                load_into(components, changed(good, path, value))
+            except EnvironmentSetupError:
+                refused += 1
+                assert json.loads(json.dumps(state_of(components))) == good, path
+            else:
+                # What was loaded can be saved and resumed.
+                json.dumps(state_of(components))
+                env.run.stream.metrics()
+                load_into(components, good)
+    assert refused > 500
 
 
 async def test_a_start_that_fails_before_it_has_loaded_the_state_leaves_the_saved_state_as_it_is(start: Start) -> None:
@@ -253,11 +340,33 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     first.checkpoints.leave()
     assert start(5, name=None, number=7, beside=True).loaded() == 1
     named = start(name="../b", beside=True)
-    assert named.loaded() is None and "run-_b" in folders()
+    assert named.loaded() is None and folders()[0].startswith("run-.._b+")
     with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("größe", "gräße", "gr__e"),
+        ("a b", "a/b", "a_b"),
+        (".a", "a", "..a"),
+        ("é", "e\u0301", "\ud83d"),
+        ("n" * 300 + "1", "n" * 300 + "2"),
+    ],
+)
+async def test_runs_and_instances_of_different_names_never_resume_from_each_other(
+    start: Start, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    chosen: list[dict[str, Any]] = [{"run_id": name} for name in names]
+    chosen += [{"name": name} for name in names]
+    for value, options in enumerate(chosen):
+        await start(0, **options).save(5, value)
+    assert len(list((tmp_path / "env_checkpoints").iterdir())) == len(chosen)
+    for value, options in enumerate(chosen):
+        assert start(5, **options).loaded() == value
 
 
 async def test_the_registration_of_a_killed_process_is_found_and_one_that_signed_off_is_not(start: Start) -> None:

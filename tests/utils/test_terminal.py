@@ -15,6 +15,7 @@ from reasoning_gym_environment.utils.terminal import (
     check_folder,
     folder_name,
     not_negative,
+    path_name,
     positive,
     print_table,
     seconds,
@@ -31,6 +32,7 @@ def test_numbers_are_read_as_they_are_asked_for() -> None:
         (seconds, ("x", "0", "-1", "nan", "inf"), "expected a number of seconds greater than 0 and at most"),
         (whole, ("x", "1.5", "nan"), "expected a whole number, got"),
         (folder_name, ("",), "expected the name of a folder, got"),
+        (path_name, ("",), "expected the name of a file or a folder, got"),
     ):
         for text in texts:
             with pytest.raises(ArgumentTypeError, match=f"{expected}.* '{text}'"):
