@@ -8,20 +8,19 @@
 An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item does not
 fail if its workers die. The usual cause is a lack of memory, and then such items would close the levels of all tasks.
 
-**An overloaded machine closes no level.** An item that is late, or that cannot be made, fails only if the level is the
-cause. Therefore other items judge it: it fails if the next JUDGES items of other tasks, and of easier levels of its
-task, are made in time. If one of them is late, the machine may be the cause, and the item does not count. A level that
-has never made an item is no judge when it is late, because it may be too hard itself. Otherwise, a task with several
-hopeless levels would protect the levels of all other tasks. If every seventh item is late, 40 judges in a row are in
-time in one case of 500 only. The rule has two limits. A task that is alone has only its easier levels as judges, so an
-overload that makes its hard items late and its easy items not can still close a level. And if most tasks of a small run
-have levels that are late for half of their items, these levels protect each other and stay open. This costs time, and
-no item.
+**An overloaded machine closes no level.** An item that is late, or that cannot be made, does not count if an item of
+another task, or of an easier level of its task, was late as well among the NEIGHBOURS items before it: then the machine
+may be the cause. If every seventh item is late, 40 items in a row are in time in one case of 500 only. The lateness of
+a level that has never made an item excuses no other, because this level may be too hard. Otherwise a task with several
+hopeless levels would protect the levels of all other tasks. The rule has two limits. A task that is alone has only its
+easier levels as neighbours, so an overload that makes its hard items late and its easy items not can still close a
+level. And if most tasks of a small run have levels that are late for half of their items, these levels protect each
+other and stay open. This costs time, and no item.
 
 **A closed level is tried again**, whatever the reason was: the machine may have recovered, and the trainer may have
-raised its token limit. The first failing item closes the level again, and no judges are needed for that. The distance
-between the trials doubles, so the trials of a hopeless level cost about five of the first 100,000 items, and one more
-whenever the number of items doubles. A level that was closed by mistake is open again after RETRY_AFTER items. All
+raised its token limit. The first failing item closes the level again. The distance between the trials doubles, so the
+trials of a hopeless level cost about five of the first 100,000 items, and one more whenever the number of items
+doubles. A level that was closed by mistake is open again after RETRY_AFTER items. All
 distances are counted in items and not in seconds. The stream reports the items in the order of their index, so the open
 levels do not depend on which worker was faster.
 
@@ -35,7 +34,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, NonNegativeInt
@@ -54,12 +53,8 @@ LATE_ITEMS = 3
 LATE_SHARE = 0.15
 """A level is closed only if at least this share of its recent items failed."""
 
-JUDGES = 40
-"""A late item counts only if this many items of other tasks or easier levels are made after it, all of them in time.
-
-With more judges, an overload that makes few items late closes no level either, and a level that is too slow has more
-late items before it is closed. This matters with few tasks: a level that is the only one in use has 40 late items more.
-"""
+NEIGHBOURS = 40
+"""A late item does not count if one of this many items before it was late, at another task or at an easier level."""
 
 RETRY_AFTER = 2000
 """A closed level opens again after this many items of any task, and after twice as many whenever it closes again.
@@ -92,21 +87,6 @@ class _Closing:
     """The level is open again when so many items have been counted."""
 
 
-@dataclass
-class _LateItem:
-    """An item that fails if its judges are made in time."""
-
-    task: str
-    level: int
-    reason: str
-    detail: str
-    in_time: int = 0
-    """Judges so far, all of them in time."""
-
-    def is_judged_by(self, task: str, level: int) -> bool:
-        return task != self.task or level < self.level
-
-
 class _SavedLimits(BaseModel):
     """The form of a `state_dict`. The number in `recent` is the length of a window without failures."""
 
@@ -115,7 +95,7 @@ class _SavedLimits(BaseModel):
     replaced: dict[str, NonNegativeInt] = {}
     items: NonNegativeInt = 0
     closings: list[tuple[str, int, Annotated[int, Field(ge=1, le=100)], NonNegativeInt]] = []
-    late: list[tuple[str, int, str, str, NonNegativeInt]] = []
+    late: list[tuple[NonNegativeInt, str, int]] = []
 
 
 class LevelLimits:
@@ -128,8 +108,8 @@ class LevelLimits:
         self._closings: dict[LevelKey, _Closing] = {}
         """The levels that are closed, or were closed before."""
         self._recent: dict[LevelKey, Window] = {}
-        self._late: list[_LateItem] = []
-        """The late items that wait for their judges, the oldest first."""
+        self._late: deque[tuple[int, str, int]] = deque(maxlen=NEIGHBOURS)
+        """The last late items: their number, task and level."""
         self._replaced: Counter[str] = Counter()
         self._has_reported_overload = False
 
@@ -155,26 +135,30 @@ class LevelLimits:
 
     def made(self, task: str, level: int) -> None:
         """Count an item of this level that did not fail."""
-        self._judge(task, level, is_late=False)
+        self._items += 1
         if not self._is_closed(task, level):
             self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
         """Count an item of this level that failed for `reason`: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
-        may_be_overload = reason in OVERLOAD_REASONS
-        self._judge(task, level, is_late=may_be_overload)
+        self._items += 1
+        is_excused = False
+        if reason in OVERLOAD_REASONS:
+            is_excused = self._is_neighbour_late(task, level)
+            self._note_late(task, level)
         if level == 0:
             return
         self._replaced[reason] += 1
         # The items of a closed level began before it was closed.
         if self._is_closed(task, level):
             return
+        if is_excused:
+            self._report_overload(task, detail)
+            return
         items = len(self._window(task, level))
         is_on_trial = (task, level) in self._closings and items < TRIAL_ITEMS
         if is_on_trial or (reason == TOO_LONG and items < KNOWN_ITEMS):
             self._close(task, level, reason, detail)
-        elif may_be_overload:
-            self._late.append(_LateItem(task, level, reason, detail))
         else:
             self._fail(task, level, reason, detail)
 
@@ -199,7 +183,7 @@ class LevelLimits:
             "replaced": dict(self._replaced),
             "items": self._items,
             "closings": closings,
-            "late": [list(astuple(item)) for item in self._late],
+            "late": [list(item) for item in self._late],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,42 +199,35 @@ class LevelLimits:
         reasons: dict[LevelKey, str] = {}
         for task, level, reason in saved.closed:
             reasons[task, level] = reason
-            if self._can_be_closed(task, level):
-                self._closings[task, level] = _Closing(reason, 1, self._items + RETRY_AFTER)
         for task, level, times, opens_at in saved.closings:
             if self._can_be_closed(task, level):
-                self._closings[task, level] = _Closing(reasons.get((task, level), ""), times, opens_at)
+                self._closings[task, level] = _Closing(reasons.pop((task, level), ""), times, opens_at)
+        for (task, level), reason in reasons.items():
+            if self._can_be_closed(task, level):
+                self._closings[task, level] = _Closing(reason, 1, self._items + RETRY_AFTER)
         self._recent = {}
         for task, level, window in saved.recent:
             failed = [False] * window if isinstance(window, int) else window
             # An earlier release kept the items of closed levels.
             if not self._is_closed(task, level):
                 self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
-        late = [_LateItem(*row) for row in saved.late]
-        self._late = [item for item in late if self._can_be_closed(item.task, item.level)]
+        self._late = deque(saved.late, maxlen=NEIGHBOURS)
         self._replaced = Counter(saved.replaced)
 
     # --- decisions
 
-    def _judge(self, task: str, level: int, *, is_late: bool) -> None:
-        """Count an item, and let it judge the late items before it."""
-        self._items += 1
-        if is_late and False not in self._recent.get((task, level), ()):
-            # This level has never made an item, and may be too hard.
-            return
-        waiting = self._late
-        self._late = []
-        for item in waiting:
-            if not item.is_judged_by(task, level):
-                self._late.append(item)
-            elif is_late:
-                self._report_overload(item, task)
-            else:
-                item.in_time += 1
-                if item.in_time < JUDGES:
-                    self._late.append(item)
-                elif not self._is_closed(item.task, item.level):
-                    self._fail(item.task, item.level, item.reason, item.detail)
+    def _note_late(self, task: str, level: int) -> None:
+        if False in self._recent.get((task, level), ()):
+            self._late.append((self._items, task, level))
+
+    def _is_neighbour_late(self, task: str, level: int) -> bool:
+        """Whether another task, or an easier level of this task, was late among the last NEIGHBOURS items."""
+        for number, late_task, late_level in self._late:
+            is_recent = number >= self._items - NEIGHBOURS
+            is_other = late_task != task or late_level < level
+            if is_recent and is_other:
+                return True
+        return False
 
     def _fail(self, task: str, level: int, reason: str, detail: str) -> None:
         """Count a failing item, and close its level if there are too many."""
@@ -278,16 +255,15 @@ class LevelLimits:
             detail,
         )
 
-    def _report_overload(self, item: _LateItem, task: str) -> None:
+    def _report_overload(self, task: str, detail: str) -> None:
         if self._has_reported_overload:
             return
         self._has_reported_overload = True
         logger.warning(
-            "Items of %s and of %s could not be made at about the same time (%s). If this happens often, the machine "
-            "is overloaded: use fewer workers, or free processors and memory. No level is closed for it.",
-            item.task,
+            "Items of %s and of other tasks could not be made at about the same time (%s). If this happens often, the "
+            "machine is overloaded: use fewer workers, or free processors and memory. No level is closed for it.",
             task,
-            item.detail,
+            detail,
         )
 
     def _is_closed(self, task: str, level: int) -> bool:

@@ -187,7 +187,7 @@ class StreamMachine(RuleBasedStateMachine):
     def begin(self, options: Options) -> None:
         # With these constants, levels close and open again within the few items of a test.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(level_limits, "JUDGES", 2)
+        self.patch.setattr(level_limits, "NEIGHBOURS", 2)
         self.patch.setattr(level_limits, "RETRY_AFTER", 8)
         self.loop = StillLoop()
         self.saved: list[Saved] = []
