@@ -79,11 +79,13 @@ class GroupPipeline:
         episode = episode_of(item)
         # The item may have had a group before.
         episode.rollouts = []
+        episode.is_sampled = False
         episode.is_handed_on = False
         try:
             completions = await self._complete(episode)
             if not completions:
                 return None
+            episode.is_sampled = True
             self.run.stream.ledger.note_completions(episode.problem)
             rollouts = rollout_dicts(item, episode, completions)
             group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, completions, score(rollouts)))

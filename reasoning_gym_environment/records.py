@@ -192,7 +192,8 @@ class Episode:
     `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set when the completions are graded, and
     again if the same item gets another group. `sampled_at` is the trainer's step when the oldest completion was
     requested, and `scored_at` is the step when the completions were scored. Both are None without a trainer.
-    `is_handed_on` says whether the scored group has reached the last step of the pipeline.
+    `is_sampled` says whether the item has its completions, and `is_handed_on` whether the scored group has reached the
+    last step of the pipeline.
     """
 
     problem: Problem
@@ -200,6 +201,7 @@ class Episode:
     rollouts: list[Rollout] = field(default_factory=list)
     sampled_at: int | None = None
     scored_at: int | None = None
+    is_sampled: bool = False
     is_handed_on: bool = False
 
     @property

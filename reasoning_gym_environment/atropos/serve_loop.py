@@ -151,7 +151,8 @@ class ServeLoop:
         self._run = env.run
         self._config = env.run.config
         self._state = env.run.state
-        self._groups: set[asyncio.Task[None]] = set()
+        self._groups: dict[asyncio.Task[None], Any] = {}
+        """The groups in progress, and their items."""
         self._drawing: asyncio.Task[Any] | None = None
         self._has_no_item = False
         self._evaluation: asyncio.Task[Any] | None = None
@@ -280,8 +281,9 @@ class ServeLoop:
         self._evaluation = asyncio.create_task(evaluate_at_step(self._env))
         self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
-            for group in self._groups:
-                group.cancel()
+            for group, item in self._groups.items():
+                if not episode_of(item).is_sampled:
+                    group.cancel()
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # An evaluation that fails costs its own numbers. Training continues.
@@ -345,7 +347,7 @@ class ServeLoop:
     def _start(self, item: Any) -> None:
         self._started_at = now()
         group = asyncio.create_task(self._make_group(item))
-        self._groups.add(group)
+        self._groups[group] = item
         group.add_done_callback(partial(self._group_ended, item))
 
     async def _make_group(self, item: Any) -> None:
@@ -393,7 +395,7 @@ class ServeLoop:
         return is_made
 
     def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:
-        self._groups.discard(group)
+        del self._groups[group]
         if group.cancelled():
             # A task that is cancelled before its first step does not run at all, so its item is still with it.
             self._env.pipeline.abandon(episode_of(item))
@@ -473,7 +475,7 @@ class ServeLoop:
             tasks.append(self._evaluation)
         await _cancel(tasks)
         late = [task for task in tasks if not task.done()]
-        late_groups = len(self._groups.intersection(late))
+        late_groups = len(self._groups.keys() & set(late))
         if late_groups:
             logger.warning(
                 "%d groups were not graded and handed on within %g s. Their items will be requeued.",

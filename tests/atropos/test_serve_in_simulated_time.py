@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -245,6 +246,27 @@ def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
         assert seen == [share], handling
         assert world.started[-1] >= 29.0, handling
         world.check_nothing_is_lost()
+
+
+def test_groups_that_are_being_graded_survive_any_number_of_evaluations() -> None:
+    graded: list[float] = []
+
+    def plan(world: World) -> list[Event]:
+        score = world.pipeline.score
+
+        async def score_slowly(*arguments: Any) -> Any:
+            await asyncio.sleep(3.0)
+            graded.append(now())
+            return await score(*arguments)
+
+        world.pipeline.score = score_slowly  # type: ignore[method-assign]
+        # The groups are graded from 1.0 to 4.0 s.
+        return [(1.5, world.loop.begin_evaluation), (2.5, world.loop.begin_evaluation)]
+
+    world = serves(4.5, plan, workers=32, batch_size=256, eval_handling="STOP_TRAIN", evaluation_s=0.3)
+    assert world.evaluations == 2
+    assert len(world.api.accepted) == 32 and max(graded[:32]) < 4.1
+    world.check_nothing_is_lost()
 
 
 @pytest.mark.parametrize("questions", [0, 2])
