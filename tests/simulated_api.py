@@ -113,6 +113,10 @@ class SimulatedApi:
         status = getattr(run_api.app.state, "status_dict", None)
         return self._last_step if status is None else int(status["step"])
 
+    @step.setter
+    def step(self, step: int) -> None:
+        run_api.app.state.status_dict["step"] = step
+
     @property
     def queue(self) -> list[dict[str, Any]]:
         """The groups that wait for the trainer."""
