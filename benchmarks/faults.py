@@ -15,6 +15,8 @@ sigterm      SIGTERM under load; started again
 bad_replies  log probabilities that are NaN, infinite, positive or missing, unknown token ids, nothing at all
 hanging      six requests, as many as groups fit, are never answered
 removed      the folder of the dumps is removed while they are written
+shares       run-api is restarted three times under four instances, which register again in any order; then one of them
+             is killed and started again. The shares of the instances, before and after
 """
 
 from __future__ import annotations
@@ -262,6 +264,46 @@ async def removed(folder: Path) -> dict[str, Any]:
         return {"told_to_be_lost": sum(told), "end": end, **world.losses()}
 
 
+async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str, Any]:
+    """`registered_as`: the numbers of the instances, of which none may be that of another, after each restart."""
+    chance = random.Random(seed)
+    async with World(folder) as world:
+        processes = [await world.serve(number) for number in range(INSTANCES)]
+        await world.until(lambda: len(world.numbers()) == INSTANCES, "all instances to register")
+        await world.groups(10)
+        found = [{"after": "start", **await world.shares()}]
+        for _ in range(restarts):
+            world.trains.clear()
+            await world.kill_api()
+            # Instances that stand still register later than the others.
+            order = chance.sample(range(INSTANCES), INSTANCES)
+            for number in order:
+                processes[number].send_signal(signal.SIGSTOP)
+            await world.start_api()
+            world.trains.set()
+            for number in order:
+                again = world.log(number).count("Registered again")
+                processes[number].send_signal(signal.SIGCONT)
+                await world.until(
+                    lambda number=number, again=again: world.log(number).count("Registered again") > again,
+                    "an instance to register again",
+                )
+            await world.groups(10)
+            found.append({"after": "a restart of run-api", **await world.shares()})
+        killed = chance.randrange(INSTANCES)
+        processes[killed].kill()
+        await processes[killed].wait()
+        processes[killed] = await world.serve(killed)
+        await world.until(
+            lambda: "Signing off environment" in world.log(killed), "the killed instance to be signed off"
+        )
+        await world.groups(10)
+        found.append({"after": "a kill", **await world.shares()})
+        ends = await asyncio.gather(*(world.end(process) for process in processes))
+        different = {json.dumps([one["unallocated_fraction"], one["env_weights"]]) for one in found}
+        return {"shares": found, "as_at_the_start": len(different) == 1, "ends": ends, **world.losses()}
+
+
 SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "kill_9": kill_9,
     "disk_full": disk_full,
@@ -271,12 +313,14 @@ SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "bad_replies": bad_replies,
     "hanging": hanging,
     "removed": removed,
+    "shares": shares,
 }
 QUICK: dict[str, dict[str, Any]] = {
     "kill_9": {"kills": 4},
     "inference": {"for_s": 3.0},
     "api_restart": {"for_s": 2.0},
     "hanging": {"timeout_s": 3},
+    "shares": {"restarts": 1},
 }
 
 

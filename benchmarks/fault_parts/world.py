@@ -170,6 +170,28 @@ class World:
         """How many items all starts of an instance have drawn."""
         return self.log(number).count("Drew item") if (self.folder / f"serve-{number}.log").exists() else 0
 
+    def numbers(self) -> dict[int, int]:
+        """The number at run-api of every instance that has one."""
+        numbers = {}
+        for number in self.instances:
+            given = re.findall(r"as environment (\d+)", self.log(number))
+            if given:
+                numbers[number] = int(given[-1])
+        return numbers
+
+    async def shares(self) -> dict[str, Any]:
+        """What run-api says about the shares of the instances."""
+        weights = []
+        unallocated = []
+        numbers = self.numbers()
+        async with aiohttp.ClientSession(self.url) as session:
+            for _, env_id in sorted(numbers.items()):
+                async with session.get("/status-env", json={"env_id": env_id}) as response:
+                    status = await response.json()
+                weights.append(round(status["env_weight"], 6))
+                unallocated.append(round(status["unallocated_fraction"], 6))
+        return {"registered_as": numbers, "env_weights": weights, "unallocated_fraction": max(unallocated)}
+
     async def _start(self, name: str, *module: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(

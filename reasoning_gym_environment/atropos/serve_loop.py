@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1
 """Seconds between the requests for the status, the same as in Atropos."""
 
+STILL_S = 1.0
+"""After this process has stood still for this long, it finds out whether run-api was restarted meanwhile."""
+
 NO_ITEM_S = 1.0
 """If `get_next_item` of a subclass returns None, the loop calls it again after this many seconds."""
 
@@ -192,7 +195,11 @@ class ServeLoop:
                 poll = asyncio.create_task(self._poll())
                 self._polls.add(poll)
                 poll.add_done_callback(self._poll_ended)
+            began = now()
             await asyncio.sleep(TICK_S)
+            if now() - began >= TICK_S + STILL_S:
+                # Another environment may have our number by now, and no request has failed.
+                self._run.api.doubt()
         self._report_end()
 
     def _report_end(self) -> None:

@@ -75,7 +75,8 @@ CLOSE_S = 2.0
 class TrajectoryApi:
     """Client for one trajectory API. It writes the trainer's limits and steps into `state`, and counts lost groups.
 
-    `is_available` is false from the first failed request until the API has answered again and knows this environment.
+    `is_available` is false from the first failed request, and from a call of `doubt`, until the API has answered and
+    knows this environment.
     `sent` counts the groups that the API has accepted, `in_delivery` those on their way.
     """
 
@@ -100,6 +101,8 @@ class TrajectoryApi:
         self._trainer_sets_steps = state.total_steps == -1
         self._mark: str | None = None
         """Shows whether the API is the process that gave our number; None if it cannot, because an answer was lost."""
+        self._is_in_doubt = False
+        """Whether the API may have been restarted although no request has failed."""
         self._reserved: float | None = None
         """The share of each batch that all environments have reserved, according to the newest status."""
         self._weight: float | None = None
@@ -110,7 +113,7 @@ class TrajectoryApi:
 
     @property
     def is_available(self) -> bool:
-        return not self._outage.is_on
+        return not self._outage.is_on and not self._is_in_doubt
 
     @property
     def in_delivery(self) -> int:
@@ -300,6 +303,10 @@ class TrajectoryApi:
 
     # --- where the run stands
 
+    def doubt(self) -> None:
+        """Note that no requests were made for a while, in which the API may have been restarted."""
+        self._is_in_doubt = True
+
     async def poll(self) -> dict[str, Any] | None:
         """Request the API's status of this environment once. Several polls may be in flight at the same time.
 
@@ -335,6 +342,7 @@ class TrajectoryApi:
                     self._continue_from(status.current_step)
                 # Polls that began before do not count any more.
                 self._newest_status = next(self._status_requests)
+                self._is_in_doubt = False
                 self._outage.over()
                 return self._noted(status)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
 from reasoning_gym_environment.trainer import api as trainer_api
+from reasoning_gym_environment.trainer.marks import registration_of
 from reasoning_gym_environment.trainer.transport import ApiError
 from reasoning_gym_environment.utils.clock import now
 
@@ -155,6 +156,31 @@ def test_groups_are_sent_again_after_a_connection_was_refused_and_no_status_fail
 
     world = serves(60.0, plan, latency=lambda: 0.01)
     assert len(world.api.accepted) >= 0.9 * 4 * 60.0
+    world.check_nothing_is_lost()
+
+
+def test_a_process_that_stood_still_while_run_api_restarted_does_not_take_the_number_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost_s = [0.0]
+    monkeypatch.setattr(serve_loop, "now", lambda: now() + lost_s[0])
+
+    def plan(world: World) -> list[Event]:
+        def stand_still() -> None:
+            lost_s[0] = 5.0
+            world.api.stop()
+            world.api.start()
+            world.api.register_trainer()
+            other = {**registration_of("other"), "weight": 1.0}
+            for _ in range(3):
+                world.api._answer("/register-env", other, "other")
+
+        return [(10.05, stand_still)]
+
+    world = serves(30.0, plan)
+    assert world.api.owners.keys() == {0, 1, 2, 6}, "one look at the mark, two marks, and the registration"
+    assert world.api.owners[6] is world and world.api.environments[6]["desired_name"] == "reasoning_gym"
+    assert {owner for owner, _ in world.api.signed_off} == {world}
     world.check_nothing_is_lost()
 
 
