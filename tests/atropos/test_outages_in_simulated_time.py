@@ -148,6 +148,24 @@ def test_two_items_that_crash_the_server_are_given_up_and_no_other_item_is(worke
     world.check_nothing_is_lost()
 
 
+@pytest.mark.parametrize("late_share", [0.15, 0.7])
+def test_an_hour_on_an_overloaded_machine_closes_no_level_also_after_a_resume(late_share: float) -> None:
+    def plan(world: World) -> list[Event]:
+        def load(share: float) -> None:
+            world.generator.late_share = share
+
+        return [(60.0, lambda: load(late_share)), (3660.0, lambda: load(0.0))]
+
+    options = {**OPTIONS, "workers": 2, "inference": lambda: 10.0, "levels": 4, "complexity_mode": "random"}
+    world = serves(3900.0, plan, **options)
+    metrics = world.run.sampler.metrics()
+    assert metrics["train/replaced_generation_timed_out"] > 50
+    assert metrics["train/closed_levels"] == 0.0
+    world.check_nothing_is_lost()
+    resumed = serves(60.0, resumes=world, **options)
+    assert resumed.run.sampler.metrics()["train/closed_levels"] == 0.0
+
+
 @few
 @given(seed=st.integers(0, 2**32))
 def test_no_item_is_given_up_in_any_number_of_outages(seed: int) -> None:
