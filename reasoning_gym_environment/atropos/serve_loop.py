@@ -190,7 +190,11 @@ class ServeLoop:
         while not self._is_over:
             if not self._run.api.is_available:
                 sent_before = self._run.api.sent
+                number = self._state.env_id
                 await self._heed(await self._run.api.status(), sent_before)
+                if self._state.env_id != number:
+                    # At once, so that a successor of this process knows the number to sign off.
+                    self._run.checkpoints.begin_latest()
             elif len(self._polls) < MOST_POLLS:
                 poll = asyncio.create_task(self._poll())
                 self._polls.add(poll)

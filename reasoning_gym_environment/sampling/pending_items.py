@@ -9,17 +9,17 @@ pending draw and repeats it after a restart.
 
 **An item that crashes the inference servers.** In an outage, the requests of all items in flight fail, and each of
 these items may be the cause. It is a suspect until it gets its completions. An item that fails in MAX_CRASHES outages
-is given up, unless as many other outages have come and gone without it lately: then the servers fail without it, too.
-Two rules find the cause and spare the other items:
+is dropped. The exception is an item that had no part in as many other outages of the last hour: these outages have
+another cause. Two rules find the cause and spare the other items:
 
 * While an outage lasts, suspects wait, and the stream draws other items. So the servers recover with an item that has
   not failed, and the next crash is a new outage.
 * Afterwards the stream hands out one suspect at a time. So the next crash adds to the failures of one suspect only.
 
-At most one suspect is given up in an outage. An innocent item is given up only if the first three outages of an hour
-find it without its completions, the last two while it is the one suspect that is handed out. The price of the rules is
-that suspects wait for each other: after an outage with 500 groups in flight, the last of them gets its completions when
-500 groups have been made one after the other. Meanwhile the other groups continue with new items.
+At most one suspect is dropped in an outage. The stream drops an innocent item only if the first three outages of an
+hour find it without its completions, and if in the last two outages it is the suspect that is handed out. The price of
+the rules is that suspects wait for each other: after an outage with 500 groups in flight, the last of these groups
+starts when the 499 others have their completions. Meanwhile other groups continue with new items.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class PendingItems:
             self._history.append(began)
 
     def _is_cause(self, index: int) -> bool:
-        """Whether an item has failed in enough outages, and in more than half of those since shortly before them."""
+        """Whether an item has failed in enough outages, and in more than half of all outages of the time."""
         own = self._outages.get(index, set())
         if len(own) < MAX_CRASHES:
             return False

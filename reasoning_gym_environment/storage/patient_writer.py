@@ -1,7 +1,7 @@
 """Writes records that were paid for. A disk that is full or hangs for a while delays them and loses none.
 
     write(record) ──> a thread writes the record
-                         ├─(no space, no answer)──> log it at once and every minute, and try again until it works
+                         ├─(no space, no answer)──> log it now and every minute, and try again until it works
                          ├─(another error, such as a file that was removed)──> OSError
                          └─(no space, no answer, after `stop_waiting`)──> OSError
 
@@ -37,11 +37,11 @@ RETRY_S = 2.0
 """Seconds between two attempts to write a record."""
 
 PATIENCE_S = 4.0
-"""A disk that takes longer than this to write a record counts as unavailable. At shutdown, the record is given up."""
+"""A disk that takes longer than this to write a record counts as unavailable. At shutdown, the record is lost."""
 
 
 class PatientWriter:
-    """Calls `append(record)` in a thread for one record after the other, in the order of the calls of `write`.
+    """Calls `append(record)` in a thread for each record, in the order of the calls of `write`.
 
     `append` raises OSError if the disk refuses the record, and can then be called again with the same record. `name` is
     what the records are, in the plural. `remedy` is the end of the log line about a disk that is unavailable.

@@ -271,7 +271,7 @@ class TrajectoryApi:
     ) -> AnswerT:
         """The API's answer, however long the API is unavailable or has no trainer.
 
-        Raises EnvironmentSetupError if the API refuses the first registration, at once or for REFUSED_S seconds.
+        Raises EnvironmentSetupError if the API refuses the first registration for good, or for REFUSED_S seconds.
         """
         refused_since: float | None = None
         while True:
@@ -282,7 +282,8 @@ class TrajectoryApi:
                 refused_since = None
                 problem = "no trainer has requested a batch yet"
             except RefusedError as error:
-                refused_since = refused_since or now()
+                if refused_since is None:
+                    refused_since = now()
                 is_final = error.code in FINAL_CODES or now() - refused_since >= REFUSED_S
                 if is_final and self._state.env_id is None:
                     raise self._refusal(path, error) from error
@@ -304,7 +305,7 @@ class TrajectoryApi:
     # --- where the run stands
 
     def doubt(self) -> None:
-        """Note that no requests were made for a while, in which the API may have been restarted."""
+        """Note that this client made no requests for a while, in which the API may have restarted."""
         self._is_in_doubt = True
 
     async def poll(self) -> dict[str, Any] | None:

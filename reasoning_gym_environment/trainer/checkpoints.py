@@ -187,7 +187,7 @@ class RunCheckpoints:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
     async def _write_in_turn(self, documents: Mapping[str, str]) -> None:
-        """Write documents, and then those that wait by that time."""
+        """Write documents, and afterwards the documents that wait by then."""
         while documents:
             try:
                 if await self._disk.submit(self._write, documents):
