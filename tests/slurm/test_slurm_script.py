@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,18 +125,16 @@ class Job:
         limit = int(past_minutes) + 1 + minutes
         self.cluster.run("scontrol", "update", f"JobId={self.number}", f"TimeLimit={limit}")
 
-    def wait_for_batches(self, instances: set[int], after: int = 0) -> None:
-        """Wait until each of these instances is in BATCHES batches, not counting the first `after` batches.
-
-        `instances` are the numbers that run-api gives.
-        """
+    def wait_for_batches(self, instances: int, after: int = 0) -> None:
+        """Wait until so many instances are in BATCHES batches each, not counting the first `after` batches."""
 
         def have_come() -> bool:
-            senders = [set(batch["instances"]) for batch in self.batches()[after:]]
-            counts = [sum(instance in sender for sender in senders) for instance in instances]
-            return min(counts) >= BATCHES
+            counts: Counter[int] = Counter()
+            for batch in self.batches()[after:]:
+                counts.update(set(batch["instances"]))
+            return sum(count >= BATCHES for count in counts.values()) >= instances
 
-        self.wait(have_come, f"batches of the instances {instances}")
+        self.wait(have_come, f"batches of {instances} instances")
 
     def show(self) -> None:
         """Print all logs, which pytest shows if the test fails."""
@@ -250,7 +249,7 @@ def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) ->
 
 def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:
     job = submit(is_exclusive=False, ENVIRONMENTS=2)
-    job.wait_for_batches({0, 1})
+    job.wait_for_batches(2)
     job.cluster.run("scontrol", "requeue", job.number)
     job.wait_until_requeued(restarts=1)
     job.show()
@@ -258,7 +257,7 @@ def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on
     batches = len(job.batches())
 
     job.start_now()
-    job.wait_for_batches({0, 1}, after=batches)
+    job.wait_for_batches(2, after=batches)
     for instance, groups in enumerate(before):
         highest = max(item_indices(groups))
         job.wait(lambda i=instance, n=highest: max(item_indices(job.dumped(i))) > n, "items that are new")
@@ -282,7 +281,7 @@ def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on
 
 def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submit) -> None:
     job = submit(is_exclusive=False, REQUEUE_AT_TIME_LIMIT="yes")
-    job.wait_for_batches({0})
+    job.wait_for_batches(1)
     job.set_remaining_minutes(3)
     job.wait_until_requeued(restarts=1)
     assert "SIGUSR1: closing" in job.log()
@@ -291,7 +290,7 @@ def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submi
 
     batches = len(job.batches())
     job.start_now()
-    job.wait_for_batches({0}, after=batches)
+    job.wait_for_batches(1, after=batches)
     assert first_index_after_resume(job.step_log("environments-0")) > 0
     job.cluster.run("scancel", "--batch", "--signal=USR2", job.number)
     described = job.wait_until_ended()
