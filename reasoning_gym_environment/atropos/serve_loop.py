@@ -456,11 +456,14 @@ class ServeLoop:
         return queue_room(self._status, self._config, self._state) <= len(self._groups) + self._on_the_way
 
     def _report_full(self) -> None:
+        assert self._status is not None
+        reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
         logger.warning(
             "The queue at run-api is full, and the trainer has made no step for %.0f minutes. If it waits for a batch, "
-            "an environment that was killed may still have its share of each batch reserved: restart run-api and the "
-            "trainer.",
+            "an environment that was killed may still have its share of each batch reserved (all environments together "
+            "reserve %.0f%%): restart run-api and the trainer.",
             (now() - self._stepped_at) / 60,
+            100 * reserved,
         )
 
     def _waits_for(self) -> str:

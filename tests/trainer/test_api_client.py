@@ -97,6 +97,26 @@ async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_b
     assert api.signed_off == [number]
 
 
+@pytest.mark.parametrize("code", [404, 401, 405])
+async def test_another_program_that_refuses_the_registration_ends_the_run_and_a_gateway_does_not(
+    code: int, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.failures, api.failure = 4, code
+    session, run = process(api)
+    await session.register()
+    assert run.env_id == 2
+    monkeypatch.setattr(module, "REFUSED_S", 0.1)
+    api.failures = 10**9
+    with pytest.raises(EnvironmentSetupError, match=f"/register-env refuses this environment: it answers {code}"):
+        await process(api)[0].register()
+    # An environment that has registered before waits.
+    again = asyncio.create_task(session.status())
+    await asyncio.sleep(0.3)
+    api.failures = 0
+    await again
+    await session.close()
+
+
 async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     session, run = process(api, total_steps=-1)
     await session.register()
