@@ -131,7 +131,7 @@ def is_over(status: Mapping[str, Any], state: RunState) -> bool:
     return bool(status["current_step"] + queued_batches > state.total_steps)
 
 
-def is_passed(before: int, after: int, interval: int) -> bool:
+def crosses_multiple(before: int, after: int, interval: int) -> bool:
     """Whether a multiple of `interval` lies in (before, after]; never for an interval of 0 or less.
 
     Atropos compares remainders of the step, and misses a boundary when the step jumps by a whole interval, or when the
@@ -244,10 +244,10 @@ class ServeLoop:
         if before != step:
             self._stepped_at = now()
         has_questions = self._config.num_eval_samples_per_task > 0
-        if has_questions and is_passed(before, step, self._config.steps_per_eval):
+        if has_questions and crosses_multiple(before, step, self._config.steps_per_eval):
             self.begin_evaluation()
         interval = self._state.checkpoint_interval
-        if is_passed(before, step, interval):
+        if crosses_multiple(before, step, interval):
             self._save_checkpoint(step // interval * interval)
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0

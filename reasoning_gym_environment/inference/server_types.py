@@ -235,7 +235,7 @@ class HarnessAdapter(ServerAdapter):
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
 
-ADAPTERS = {
+ADAPTERS: dict[str, type[ServerAdapter]] = {
     "VLLMServer": VllmAdapter,
     "SGLangServer": SglangAdapter,
     "OpenAIServer": ChatAdapter,
@@ -245,9 +245,16 @@ ADAPTERS = {
 
 
 def adapters_of(servers: Iterable[Any], tokenizer: Any, context_length: int | None) -> list[ServerAdapter]:
-    """An adapter for each of Atropos' servers. A server of another class gets an adapter that takes no requests."""
-    adapters = []
-    for server in servers:
-        adapter = ADAPTERS.get(type(server).__name__, ServerAdapter)
-        adapters.append(adapter(server, tokenizer, context_length))
-    return adapters
+    """An adapter for each of Atropos' servers. Raises EnvironmentSetupError for a server of another kind."""
+    return [_adapter_class(server)(server, tokenizer, context_length) for server in servers]
+
+
+def _adapter_class(server: Any) -> type[ServerAdapter]:
+    """The adapter for the server's class, or for its nearest base class that has one."""
+    for base in type(server).__mro__:
+        if base.__name__ in ADAPTERS:
+            return ADAPTERS[base.__name__]
+    raise EnvironmentSetupError(
+        f"Expected a server class that is derived from {', '.join(ADAPTERS)} of Atropos; found "
+        f"{type(server).__name__}. Derive it from the class whose requests and replies it shares."
+    )

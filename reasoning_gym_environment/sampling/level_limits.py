@@ -1,9 +1,9 @@
 """The levels that each task may use now. A level is closed for a while if too many of its items fail.
 
-    an item is too long, and the level has had less than KNOWN_ITEMS items            ──> the level is closed
-    at least LATE_ITEMS of the last KNOWN_ITEMS items fail, and LATE_SHARE of them    ──> the level is closed
-    an item fails, and the level has had less than TRIAL_ITEMS items since it opened  ──> the level is closed again
-    RETRY_AFTER items of any task, twice as many after each further closing           ──> the level is open again
+    an item is too long, and the level has had less than KNOWN_ITEMS items                ──> the level is closed
+    at least FAILED_ITEMS of the last KNOWN_ITEMS items fail, and FAILED_SHARE of them    ──> the level is closed
+    an item fails, and the level has had less than TRIAL_ITEMS items since it opened      ──> the level is closed again
+    RETRY_AFTER items of any task, twice as many after each further closing               ──> the level is open again
 
 An item fails if it is too long, is not made in time, cannot be made, or has only held-out questions. An item does not
 fail if its workers die. The usual cause is a lack of memory, and then such items would close the levels of all tasks.
@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 KNOWN_ITEMS = 100
 """Only this many recent items of a level count. After this many items, a single long question closes no level."""
 
-LATE_ITEMS = 3
+FAILED_ITEMS = 3
 """A level is closed only if at least this many of its recent items failed."""
 
-LATE_SHARE = 0.15
+FAILED_SHARE = 0.15
 """A level is closed only if at least this share of its recent items failed."""
 
 NEIGHBOURS = 40
@@ -233,7 +233,7 @@ class LevelLimits:
         """Count a failing item, and close its level if there are too many."""
         window = self._window(task, level)
         window.append(True)
-        if sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window)):
+        if sum(window) >= max(FAILED_ITEMS, FAILED_SHARE * len(window)):
             self._close(task, level, reason, detail)
 
     def _close(self, task: str, level: int, reason: str, detail: str) -> None:

@@ -11,7 +11,7 @@ from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.atropos.serve_loop import ServeLoop, free_places, is_over, is_passed
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop, crosses_multiple, free_places, is_over
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
 
@@ -21,9 +21,9 @@ from ..virtual_time import run_virtually
 
 def test_a_boundary_counts_when_it_has_been_passed() -> None:
     for before, after, interval in [(0, 1, 1), (4, 5, 5), (5, 10, 5), (2, 23, 5)]:
-        assert is_passed(before, after, interval)
+        assert crosses_multiple(before, after, interval)
     for before, after, interval in [(5, 9, 5), (9, 3, 5), (0, 9, 0), (0, 9, -1)]:
-        assert not is_passed(before, after, interval)
+        assert not crosses_multiple(before, after, interval)
 
 
 def test_the_run_is_over_with_what_is_queued() -> None:

@@ -11,14 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
-from reasoning_gym_environment.errors import InferenceError, RequestRefusedError, UnreadableReplyError
+from reasoning_gym_environment.errors import (
+    EnvironmentSetupError,
+    InferenceError,
+    RequestRefusedError,
+    UnreadableReplyError,
+)
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.server_types import (
     ADAPTERS,
     ChatAdapter,
     SglangAdapter,
     VllmAdapter,
+    adapters_of,
 )
 from reasoning_gym_environment.inference.servers import (
     LONGEST_PAUSE_S,
@@ -253,3 +260,16 @@ async def test_the_number_of_choices_and_the_context_length_are_found_too() -> N
     await server.probe(PROMPT, Sampling(2, 6000, 1.0))
     assert server.found == {"context_length": 2048} and server.context_length == 2047
     assert server.sent[-1][1]["max_tokens"] == 2047 - len(PROMPT.tokens)
+
+
+def test_a_server_class_derived_from_one_of_atropos_has_its_adapter_and_another_class_is_an_error() -> None:
+    class MyServer(VLLMServer):
+        """A server of a user, which counts its requests in another way, for example."""
+
+        def __init__(self) -> None:
+            self.config = SimpleNamespace(base_url="http://127.0.0.1:9/v1")
+
+    [adapter] = adapters_of([MyServer()], None, None)
+    assert type(adapter) is ADAPTERS["VLLMServer"]
+    with pytest.raises(EnvironmentSetupError, match=r"derived from VLLMServer, .* of Atropos; found object"):
+        adapters_of([object()], None, None)

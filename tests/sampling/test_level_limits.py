@@ -19,8 +19,8 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.item_maker import FAILED, SEEDS_TRIED, TIMED_OUT, TOO_LONG
 from reasoning_gym_environment.sampling.level_limits import (
+    FAILED_ITEMS,
     KNOWN_ITEMS,
-    LATE_ITEMS,
     NEIGHBOURS,
     RETRY_AFTER,
     TRIAL_ITEMS,
@@ -75,7 +75,7 @@ async def test_a_level_whose_items_are_late_again_and_again_is_closed() -> None:
     assert {problem.level for problem in problems} == {1}
     assert sorted(closed(source.limits)) == [[task.name, 2, TIMED_OUT] for task in TASKS]
     late = [task for task, _, config in generator.calls if config["level"] == 2]
-    assert LATE_ITEMS * len(TASKS) <= len(late) <= NEIGHBOURS + 2 * LATE_ITEMS * len(TASKS)
+    assert FAILED_ITEMS * len(TASKS) <= len(late) <= NEIGHBOURS + 2 * FAILED_ITEMS * len(TASKS)
     assert source.metrics()["train/replaced_generation_timed_out"] == len(late)
 
 
@@ -278,7 +278,7 @@ def test_a_hopeless_level_is_closed_on_a_healthy_machine_and_then_hardly_tried(t
     draws.make(100 * tasks)
     assert draws.ever_closed == set(slow)
     until_closed = draws.late_by_level.total()
-    assert until_closed <= len(slow) * (LATE_ITEMS + 6)
+    assert until_closed <= len(slow) * (FAILED_ITEMS + 6)
     draws.make(100_000)
     for level in slow:
         assert draws.late_by_level[level] - until_closed / len(slow) <= 12
@@ -302,13 +302,13 @@ def test_a_late_item_does_not_count_shortly_after_one_of_another_task_or_of_an_e
     limits = LevelLimits(LADDER)
     limits.made("chain_sum", 0)
     limits.made("gcd", 0)
-    for task, level in [("chain_sum", 0), ("gcd", 0)] * 5 * LATE_ITEMS:
+    for task, level in [("chain_sum", 0), ("gcd", 0)] * 5 * FAILED_ITEMS:
         limits.exceeded(task, level, reason, "cause")
         for _ in range(NEIGHBOURS - 1):
             limits.made("gcd", 1)
         limits.exceeded("gcd", 3, reason, "cause")
     assert not closed(limits)
-    for _ in range(LATE_ITEMS):
+    for _ in range(FAILED_ITEMS):
         for _ in range(NEIGHBOURS):
             limits.made("gcd", 1)
         limits.exceeded("chain_sum", 4, reason, "a level that has never made an item excuses no other")
