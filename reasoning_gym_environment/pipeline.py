@@ -1,7 +1,7 @@
 """The life of one group, from a training item to the trajectory API. Read this file from top to bottom.
 
     draw ──> complete ──> score: grade ──> reward ──> observe ──> dump ──> send
-     │          │         │        │          │           │          │       └ check, deliver      (trainer/api.py)
+     │          │         │        │          │           │          │       └ check, deliver  (trainer/run_api.py)
      │          │         │        │          │           │          └ files of rollouts               (telemetry/)
      │          │         │        │          │           └ curriculum, metrics            (sampling/, telemetry/)
      │          │         │        │          └ base reward, length penalty, masks             (scoring/scorer.py)

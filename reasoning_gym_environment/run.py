@@ -28,9 +28,9 @@ from .runtime import Runtime
 from .sampling.item_stream import Sampler
 from .scoring.scorer import Scorer
 from .telemetry.telemetry import Telemetry
-from .trainer.api import TrajectoryApi
 from .trainer.checkpoints import RunCheckpoints
 from .trainer.group_file import GroupFile, GroupSink
+from .trainer.run_api import TrajectoryApi
 from .trainer.run_state import RunState, SubclassState
 from .trainer.transport import HttpTransport
 from .utils.resilience import RepeatedEvents

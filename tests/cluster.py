@@ -24,8 +24,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
-from reasoning_gym_environment.trainer.api import IN_DOUBT
 from reasoning_gym_environment.trainer.checkpoints import KEY, LATEST
+from reasoning_gym_environment.trainer.run_api import IN_DOUBT
 from reasoning_gym_environment.utils.clock import now
 
 from .simulated_api import SimulatedApi

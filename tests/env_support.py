@@ -86,7 +86,7 @@ def dumped(folder: Path, pattern: str) -> list[dict[str, Any]]:
 
 def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, step: int = 0) -> None:
     """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
-    from reasoning_gym_environment.trainer.api import TrajectoryApi
+    from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 
     async def answer(self: Any, method: str, path: str, kind: Any, body: Any = None) -> Any:
         names = {"wandb_name": "x_0", "checkpoint_dir": str(folder), "checkpoint_interval": 5, "num_steps": -1}

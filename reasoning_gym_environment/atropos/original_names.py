@@ -17,7 +17,7 @@ _DIFFICULTY = "set task_overrides or complexity_mode, or register a curriculum w
 _LEVELS = "set complexity_mode and curriculum_target_accuracy; get_curriculum_stats() shows the levels"
 _DUMPS = "override handle_send_to_api() or postprocess_histories(), which see each group"
 _LOOP = "`serve` has its own loop; override get_next_item(), collect_trajectories() or handle_send_to_api()"
-_API = "the client of run-api is in trainer/api.py; override handle_send_to_api()"
+_API = "the client of run-api is in trainer/run_api.py; override handle_send_to_api()"
 
 METHODS = {
     # of the original environment

@@ -48,7 +48,7 @@ that it makes at the same time."""
 LOG_EVERY = 10
 """The command logs the metrics after every so many groups. Each log entry covers the groups since the entry before."""
 
-DETERMINING = (
+IDENTITY_SETTINGS = (
     "seed",
     "instance_id",
     "group_size",
@@ -73,7 +73,7 @@ DETERMINING = (
 
 def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
     """The settings that every line of the file has."""
-    determining = {name: plain(getattr(config, name)) for name in DETERMINING}
+    determining = {name: plain(getattr(config, name)) for name in IDENTITY_SETTINGS}
     return {
         "model_name": model_name,
         "reasoning_gym": library.load().version,

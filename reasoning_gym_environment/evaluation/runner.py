@@ -285,7 +285,7 @@ SAMPLES = "samples.jsonl"
 METRICS = "metrics.json"
 SETTINGS = "evaluate_config.yaml"
 
-MUST_BE_EQUAL = (
+IDENTITY_SETTINGS = (
     "model_name",
     "manifest",
     "system_prompt",
@@ -309,7 +309,7 @@ def grading(verification: str) -> str:
 class AnswerLog:
     """The answers of one evaluation in `folder`, which a later start resumes. Without a folder, it keeps nothing.
 
-    Use it in a `with` statement. `identity` has the names of MUST_BE_EQUAL. The first answer writes `settings` to
+    Use it in a `with` statement. `identity` has the names of IDENTITY_SETTINGS. The first answer writes `settings` to
     evaluate_config.yaml. `finished` has the scored samples of earlier starts.
 
     Raises EnvironmentSetupError if another run writes to the folder, if the folder cannot be read, or if it has the
@@ -323,7 +323,7 @@ class AnswerLog:
         if folder is None:
             return
         path = Path(folder, ANSWERS)
-        identity = {name: identity.get(name) for name in MUST_BE_EQUAL}
+        identity = {name: identity.get(name) for name in IDENTITY_SETTINGS}
         try:
             for sample in _finished_samples(path.parent, identity):
                 key = _key_if_scored(sample)

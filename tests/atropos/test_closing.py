@@ -18,7 +18,7 @@ from aiohttp import web
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.runtime import state_of
-from reasoning_gym_environment.trainer import api as trainer_api
+from reasoning_gym_environment.trainer import run_api as trainer_api
 
 from ..mock_dialects import MockServer
 from ..process_table import linux_only

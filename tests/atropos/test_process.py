@@ -19,7 +19,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import DETERMINING, LOG_EVERY, MEASURED_PROMPTS
+from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS, LOG_EVERY, MEASURED_PROMPTS
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
@@ -226,10 +226,10 @@ NOT_IN_GROUPS = {
 def test_every_setting_either_determines_the_groups_or_does_not() -> None:
     own = {name for name in ReasoningGymEnvConfig.model_fields if name not in BaseEnvConfig.model_fields}
     own |= {"group_size", "max_token_length"}
-    assert own - {"rollout_server_url", "total_steps"} == set(DETERMINING) | (
+    assert own - {"rollout_server_url", "total_steps"} == set(IDENTITY_SETTINGS) | (
         NOT_IN_GROUPS - {"rollout_server_url", "total_steps"}
     )
-    assert not set(DETERMINING) & NOT_IN_GROUPS
+    assert not set(IDENTITY_SETTINGS) & NOT_IN_GROUPS
 
 
 async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(tmp_path: Path, process: Any) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
-from reasoning_gym_environment.trainer import api as trainer_api
+from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.trainer.marks import registration_of
 from reasoning_gym_environment.trainer.transport import ApiError
 from reasoning_gym_environment.utils.clock import now

@@ -14,7 +14,7 @@ from reasoning_gym_environment import __version__
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, grading
+from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, grading
 from reasoning_gym_environment.items import episode_of
 from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage.json_lines import described, open_groups
@@ -58,7 +58,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             lines.close()
             questions = await env.run.questions()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
-            identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
+            identity = {**dict.fromkeys(IDENTITY_SETTINGS, "same"), "verification": env.config.verification}
             identity["grading"] = grading(env.config.verification)
             identity["partial_credit"] = env.config.partial_credit
             with AnswerLog(str(folder / "eval"), identity) as answers:
@@ -272,7 +272,7 @@ def test_regraded_samples_have_metrics_of_their_new_scores(
 def test_regraded_answers_of_an_unfinished_evaluation_keep_their_header_with_the_new_grading(
     tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
 ) -> None:
-    header = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": "native", "grading": grading("native")}
+    header = {**dict.fromkeys(IDENTITY_SETTINGS, "same"), "verification": "native", "grading": grading("native")}
     path = write(tmp_path / "eval" / "answers.jsonl", {"evaluation": header}, gol)
     regraded(path)
     first, _ = lines(regraded_of(path))

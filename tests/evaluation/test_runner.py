@@ -16,7 +16,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceErr
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, Evaluator
+from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, Evaluator
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -200,7 +200,7 @@ async def test_an_evaluation_that_is_stopped_while_the_disk_takes_no_answers_end
 # --- what is on disk: only answers of the same evaluation are resumed
 
 
-IDENTITY = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "n": 2, "eval_seed": 123}
+IDENTITY = {**dict.fromkeys(IDENTITY_SETTINGS, "same"), "n": 2, "eval_seed": 123}
 
 
 def answered(index: int, score: float | None = 1.0) -> dict[str, Any]:

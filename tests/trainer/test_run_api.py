@@ -16,8 +16,8 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
-from reasoning_gym_environment.trainer import api as module
-from reasoning_gym_environment.trainer.api import TrajectoryApi
+from reasoning_gym_environment.trainer import run_api as module
+from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
 from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
