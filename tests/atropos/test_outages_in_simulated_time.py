@@ -148,6 +148,7 @@ def test_two_items_that_crash_the_server_are_given_up_and_no_other_item_is(worke
     world.check_nothing_is_lost()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_share", [0.15, 0.7])
 def test_an_hour_on_an_overloaded_machine_closes_no_level_also_after_a_resume(late_share: float) -> None:
     def plan(world: World) -> list[Event]:

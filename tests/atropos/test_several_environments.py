@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from ..cluster import EndProcess, Fault, LoseRequests, RestartApi, Schedule, run_cluster, schedules
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, derandomize=True, database=None)
 @given(schedule=schedules)
 def test_no_member_is_signed_off_and_no_item_is_lost_whatever_happens(schedule: Schedule) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -36,6 +37,7 @@ def test_after_restarts_of_run_api_every_member_has_its_share_as_at_the_start(
     assert sum(member.doubts for member in cluster.members) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [[], restarts(20.0), [LoseRequests(after_s=20.0, refused=5, lost=0)]])
 def test_the_share_of_a_process_that_was_killed_is_free_again(before: list[Fault], tmp_path: Path) -> None:
     settled = EndProcess(after_s=60.0, member=0, is_killed=True, down_s=0.01)
