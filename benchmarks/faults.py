@@ -279,6 +279,8 @@ async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str,
             order = chance.sample(range(INSTANCES), INSTANCES)
             for number in order:
                 processes[number].send_signal(signal.SIGSTOP)
+            # No process of run-api starts in less time than an instance needs to notice that it stood still.
+            await asyncio.sleep(2.0)
             await world.start_api()
             world.trains.set()
             for number in order:

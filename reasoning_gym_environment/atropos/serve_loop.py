@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1
 """Seconds between the requests for the status, the same as in Atropos."""
 
-STILL_S = 1.0
+STILL_S = 0.5
 """After this process has stood still for this long, it finds out whether run-api was restarted meanwhile."""
 
 NO_ITEM_S = 1.0
