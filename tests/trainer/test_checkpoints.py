@@ -420,27 +420,33 @@ async def test_a_folder_that_is_refused_ends_the_start_and_no_run(
     assert caplog.text.count("The disk of the checkpoints is back") == 1
 
 
+class HangingDisk:
+    """Writes nothing until it is released."""
+
+    def __init__(self) -> None:
+        self.is_writing = threading.Event()
+        self.released = threading.Event()
+
+    def write(self, path: Path, data: bytes) -> None:
+        self.is_writing.set()
+        assert self.released.wait(60)
+        write_atomically(path, data)
+
+
 async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    is_writing = threading.Event()
-    released = threading.Event()
-
-    def write_later(*data: Any) -> None:
-        is_writing.set()
-        assert released.wait(60)
-        write_atomically(*data)
-
-    monkeypatch.setattr(module, "write_atomically", write_later)
+    disk = HangingDisk()
+    monkeypatch.setattr(module, "write_atomically", disk.write)
     monkeypatch.setattr(module, "SAVE_EVERY_S", 0.0)
     checkpoints = start(0).checkpoints
     checkpoints.load()
     for step in (5, 10):
         checkpoints.begin(step)
         checkpoints.begin_if_due()
-        await until(is_writing.is_set)
+        await until(disk.is_writing.is_set)
     assert caplog.text.count("The disk of the checkpoints is unavailable") == 1
-    released.set()
+    disk.released.set()
     await checkpoints.save_latest()
     await until(lambda: "The disk of the checkpoints is back" in caplog.text)
     assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10", "step-5"}
@@ -465,20 +471,13 @@ async def test_a_disk_that_hangs_is_reported_although_checkpoint_steps_follow_ea
 async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_futures_end(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_writing = threading.Event()
-    released = threading.Event()
-
-    def write_later(*data: Any) -> None:
-        is_writing.set()
-        assert released.wait(60)
-        write_atomically(*data)
-
-    monkeypatch.setattr(module, "write_atomically", write_later)
+    disk = HangingDisk()
+    monkeypatch.setattr(module, "write_atomically", disk.write)
     process = start(0)
     checkpoints = process.checkpoints
     checkpoints.load()
     first = checkpoints.begin(1)
-    await until(is_writing.is_set)
+    await until(disk.is_writing.is_set)
     threads = threading.active_count()
     futures = []
     for step in range(2, 500):
@@ -491,7 +490,7 @@ async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_
     # A caller that does not wait any longer changes nothing for the others.
     futures.pop().cancel()
     await asyncio.sleep(0)
-    released.set()
+    disk.released.set()
     await asyncio.gather(first, *futures)
     values = {path.stem: module.read(path)[0]["state"]["part"]["value"] for path in folder_of(tmp_path).glob("*.json")}
     assert values == {"step-1": 0, "step-499": 499, "latest": 500}
