@@ -89,13 +89,13 @@ def groups() -> list[dict[str, Any]]:
     """An item of each task, with its right answer and another item's."""
     import reasoning_gym
 
-    from reasoning_gym_environment.records import plain
+    from reasoning_gym_environment.records import to_json
 
     found = []
     for task in TASKS.split(","):
         dataset = reasoning_gym.create_dataset(task, seed=7, size=8)
         for entry, other in zip(dataset, [*dataset][::-1], strict=True):
-            item = json.loads(json.dumps(plain(entry)))
+            item = json.loads(json.dumps(to_json(entry)))
             for answer in (entry["answer"], other["answer"]):
                 found.append({"task": task, "item": item, "completions": [f"<answer>{answer}</answer>"]})
     return found
@@ -130,9 +130,9 @@ async def hang(url: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
     """One answer that never ends, and others right behind it."""
     import reasoning_gym
 
-    from reasoning_gym_environment.records import plain
+    from reasoning_gym_environment.records import to_json
 
-    entry = json.loads(json.dumps(plain(reasoning_gym.create_dataset("puzzle24", seed=7, size=1)[0])))
+    entry = json.loads(json.dumps(to_json(reasoning_gym.create_dataset("puzzle24", seed=7, size=1)[0])))
     endless = {"task": "puzzle24", "item": entry, "completions": [f"<answer>{ENDLESS}</answer>"]}
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
 

@@ -65,8 +65,8 @@ from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
-from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
-from reasoning_gym_environment.sampling.level_chooser import build_level_chooser
+from reasoning_gym_environment.sampling.levels import level_chooser
+from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.scoring.extraction import extract_answer
 from reasoning_gym_environment.scoring.scorer import base_reward
 from reasoning_gym_environment.settings import SamplingSettings
@@ -265,7 +265,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         policy = LearnableTasks(weights, seed, level_of, job["options"]["task_floor"])
     else:
         policy = CANDIDATES[sampling](weights, seed)
-    levels = build_level_chooser(settings, ladders, curriculum)
+    levels = level_chooser(settings, ladders, curriculum)
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The components of this package for Python programs: items, the sandbox, the sampler, held-out questions.
+"""The components of this package for Python programs: items, the sandbox, the item source, held-out questions.
 
     Tasks ── which tasks, at which levels; their workers ──┬──> ItemStream: problems to train on  <── observe(rewards)
                                                            ├──> grade: completions ──> Grade
@@ -24,14 +24,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from .errors import EnvironmentSetupError
 from .evaluation.questions import AT_ONCE, EvalSet
-from .evaluation.results import EvalResults, Sample, summarise
+from .evaluation.results import EvalResults, EvalSample, summarise
 from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
-from .runtime import LoopThread, Runtime, load_into, state_of
+from .runtime import Runtime
 from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
+from .utils.loop_thread import LoopThread
+from .utils.saved_state import load_into, state_of
 from .workers.generator import ITEM_TIMEOUT_S
 
 __all__ = [
@@ -45,8 +47,11 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Item: TypeAlias = Mapping[str, Any]
-"""An item of reasoning-gym, or the config of its dataset."""
+Entry: TypeAlias = Mapping[str, Any]
+"""An item as reasoning-gym returns it: `question`, `answer`, `metadata`."""
+
+TaskConfig: TypeAlias = Mapping[str, Any]
+"""The config of a reasoning-gym dataset, without `seed` and `size`."""
 
 Texts: TypeAlias = Sequence[str]
 Names: TypeAlias = str | Sequence[str]
@@ -137,7 +142,7 @@ class Tasks:
         """The served tasks."""
         return self.catalog.names
 
-    def problem(self, task: str, item: Item, config: Item | None = None) -> PromptedProblem:
+    def problem(self, task: str, item: Entry, config: TaskConfig | None = None) -> PromptedProblem:
         """A problem, ready to be graded, from an item that you made with reasoning-gym.
 
         `config` is the config of its dataset; the default is the config with which the task is served. Raises
@@ -149,18 +154,18 @@ class Tasks:
         _check_item(task, item)
         return _of_item(task, item, config, served.category)
 
-    def make(self, task: str, seed: int, config: Item) -> PromptedProblem:
+    def make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         """Make the item of a seed and a config again. Problems have both; the config may have been stored as JSON.
 
         Raises UnknownNameError for an unknown task, and GenerationError for an item that cannot be made in time.
         """
         return self._thread.run(self._make(task, seed, config))
 
-    async def make_async(self, task: str, seed: int, config: Item) -> PromptedProblem:
+    async def make_async(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         """Like `make`, for callers with an event loop."""
         return await self._thread.wait(self._make(task, seed, config))
 
-    def begin_to_make(self, task: str, seed: int, config: Item) -> Future[PromptedProblem]:
+    def begin_to_make(self, task: str, seed: int, config: TaskConfig) -> Future[PromptedProblem]:
         """Like `make`, without waiting: the result has the problem, or the exception."""
         return self._thread.submit(self._make(task, seed, config))
 
@@ -177,7 +182,7 @@ class Tasks:
         problem = await self._thread.wait(self._runtime.training_item(task, seed, level))
         return _prompted(problem)
 
-    async def _make(self, task: str, seed: int, config: Item) -> PromptedProblem:
+    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         typed = config_from_json(task, config)
         entry = await self._runtime.generator.generate(task, seed, typed)
         return replace(_of_item(task, entry, typed), seed=seed)
@@ -237,7 +242,7 @@ class ItemStream:
             instance_id=instance,
             curriculum_target_accuracy=curriculum_target_accuracy,
         )
-        self._sampler = tasks._runtime.sampler(settings, too_long=too_long)
+        self._item_source = tasks._runtime.item_source(settings, too_long=too_long)
         self._seed = seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
@@ -274,7 +279,7 @@ class ItemStream:
 
     def metrics(self) -> dict[str, float]:
         """Skipped and redrawn items, closed levels, and the state of the curriculum."""
-        return self._thread.run(_call(self._sampler.metrics))
+        return self._thread.run(_call(self._item_source.metrics))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the stream, as JSON. Pending problems are part of it."""
@@ -291,15 +296,15 @@ class ItemStream:
     async def _next(self) -> PromptedProblem:
         # Concurrent callers get the problems in the order of their index.
         async with self._turn:
-            problem = await self._sampler.stream.next()
+            problem = await self._item_source.stream.next()
         return _prompted(problem)
 
     async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
-        self._sampler.observe(problem, rewards)
-        self._sampler.stream.ledger.finish(problem)
+        self._item_source.observe(problem, rewards)
+        self._item_source.stream.ledger.finish(problem)
 
     def _state(self) -> dict[str, Any]:
-        return {"seed": self._seed, **state_of(self._sampler.stateful)}
+        return {"seed": self._seed, **state_of(self._item_source.stateful)}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         # `load_into` reports a malformed state.
@@ -308,7 +313,7 @@ class ItemStream:
                 f"Expected a state of a stream with seed={self._seed}, got a state of seed={state['seed']}, which has "
                 f"other problems. Make the stream with seed={state['seed']}."
             )
-        load_into(self._sampler.stateful, state)
+        load_into(self._item_source.stateful, state)
 
 
 class HeldOut:
@@ -369,7 +374,9 @@ class HeldOut:
         """16 hex digits. Two sets have equal manifests if and only if they have the same questions and library."""
         return self._thread.run(self._questions()).manifest
 
-    def samples(self, completions: Mapping[int, Texts], *, thinking_opened: bool = False) -> dict[int, list[Sample]]:
+    def samples(
+        self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
+    ) -> dict[int, list[EvalSample]]:
         """Grade the completions of some questions, by the number of the question, as lines of samples.jsonl.
 
         `evaluation.results.summarise` turns the samples of all questions into results.
@@ -408,13 +415,13 @@ class HeldOut:
         samples = await self._samples(texts, thinking_opened)
         return summarise(list(chain.from_iterable(samples.values())))
 
-    async def _samples(self, completions: Mapping[int, Texts], thinking_opened: bool) -> dict[int, list[Sample]]:
+    async def _samples(self, completions: Mapping[int, Texts], thinking_opened: bool) -> dict[int, list[EvalSample]]:
         for texts in completions.values():
             _check_texts(texts)
         questions = await self._questions()
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def sample(number: int, attempt: int, text: str) -> Sample:
+        async def sample(number: int, attempt: int, text: str) -> EvalSample:
             problem = questions.problems[number]
             completion = _completion(text)
             async with slots:
@@ -434,7 +441,7 @@ class HeldOut:
                 "num_completion_tokens": None,
             }
 
-        async def samples_of(number: int, texts: Texts) -> list[Sample]:
+        async def samples_of(number: int, texts: Texts) -> list[EvalSample]:
             samples = [sample(number, attempt, text) for attempt, text in enumerate(texts)]
             return await asyncio.gather(*samples)
 
@@ -447,10 +454,10 @@ class HeldOut:
 
 def grade(
     task: str,
-    item: Item,
+    item: Entry,
     completion: str,
     *,
-    config: Item | None = None,
+    config: TaskConfig | None = None,
     thinking_opened: bool = False,
 ) -> Grade:
     """Grade a completion for an item of reasoning-gym, in a sandbox that runs until this process ends.
@@ -473,10 +480,10 @@ def grade(
 
 async def grade_async(
     task: str,
-    item: Item,
+    item: Entry,
     completion: str,
     *,
-    config: Item | None = None,
+    config: TaskConfig | None = None,
     thinking_opened: bool = False,
 ) -> Grade:
     """Like `grade`, for callers with an event loop."""
@@ -561,7 +568,7 @@ def _check_item(task: str, item: Any) -> None:
         raise EnvironmentSetupError(f"item: expected an item of {task}, got an item of {maker}. Name the task {maker}.")
 
 
-def _of_item(task: str, item: Item, config: Item, category: str = "") -> PromptedProblem:
+def _of_item(task: str, item: Entry, config: TaskConfig, category: str = "") -> PromptedProblem:
     problem = Problem(task, category, split="own", index=-1, seed=0, config=config, entry=dict(item))
     return _prompted(problem)
 

@@ -1,7 +1,7 @@
 """ReasoningGymEnv: what Atropos calls and reads. Each method is a few lines over a Run (run.py) and its pipeline.
 
     Atropos' hook                         where it happens
-    setup                                 Run.start: tasks, workers, sampler
+    setup                                 Run.start: tasks, workers, item source
     get_next_item                         pipeline.draw
     collect_trajectories, score           pipeline.make, which calls score; pipeline.score
     handle_send_to_api                    pipeline.send
@@ -51,8 +51,8 @@ from .items import (
     Item,
     TestItem,
     complete_keys,
-    episode_of,
-    episode_of_dicts,
+    group_of,
+    group_of_dicts,
     item_of,
 )
 from .pipeline import GroupPipeline
@@ -188,14 +188,14 @@ class ReasoningGymEnv(BaseEnv):
         """
         if not rollout_group_data:
             return None
-        episode, completions = episode_of_dicts(rollout_group_data)
-        group = await self.pipeline.score(episode, completions)
-        if "episode" not in rollout_group_data[0]:
+        group, completions = group_of_dicts(rollout_group_data)
+        payload = await self.pipeline.score(group, completions)
+        if "group" not in rollout_group_data[0]:
             # Other code has made the dicts, so this is not a step of the pipeline, which would do the rest.
-            await self.run.telemetry.dump(episode)
-            if group is None:
-                self.pipeline.drop_if_unfinished(episode)
-        return group
+            await self.run.telemetry.dump(group)
+            if payload is None:
+                self.pipeline.drop_if_unfinished(group)
+        return payload
 
     async def handle_send_to_api(
         self,
@@ -209,21 +209,21 @@ class ReasoningGymEnv(BaseEnv):
         This replaces Atropos' own method, which drops groups without a log line.
         """
         await self.log_group(scored_data, item)
-        episode = None if item is None else episode_of(item)
+        group = None if item is None else group_of(item)
         is_sent = self.pipeline.send(
             scored_data,
-            episode,
+            group,
             to_api=do_send_to_api,
             heeds_length=abort_on_any_max_length_exceeded,
         )
         self.items_sent_this_step += is_sent
 
-    async def log_group(self, group: Any, item: Any) -> None:
+    async def log_group(self, payload: Any, item: Any) -> None:
         """Note a group that is sent or written: its lengths, and rollouts for the table."""
-        complete_keys(group)
-        self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in group["masks"])
+        complete_keys(payload)
+        self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in payload["masks"])
         keep_newest(self.completion_lengths)
-        await self.add_rollouts_for_wandb(group, item)
+        await self.add_rollouts_for_wandb(payload, item)
 
     # --- evaluation
 
@@ -247,7 +247,7 @@ class ReasoningGymEnv(BaseEnv):
             decode=partial(self.tokenizer.decode, skip_special_tokens=True),
             keep=self.config.num_rollouts_per_group_for_logging,
             expected_answer="" if item is None else item[1].get("answer"),
-            task="" if item is None else episode_of(item).problem.task,
+            task="" if item is None else group_of(item).problem.task,
         )
         self.rollouts_for_wandb.append(rows)
         del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep or None]
@@ -272,8 +272,7 @@ class ReasoningGymEnv(BaseEnv):
             **dict(self.eval_metrics),
         }
         self.eval_metrics.clear()
-        # wandb drops what is below its last step, to which a restarted trainer goes back.
-        self.curr_step = self.state.step + self.state.repeated_steps
+        self.curr_step = self.state.log_step
         if self._is_ending:
             # wandb joins what has the same step, and would replace the means of the last log step.
             self.curr_step += 1
@@ -382,7 +381,7 @@ class ReasoningGymEnv(BaseEnv):
         `task_details` and `curriculum_mode` are the original environment's names.
         """
         mode = self.config.complexity_mode
-        stats = self.run.sampler.curriculum.stats()
+        stats = self.run.item_source.curriculum.stats()
         return {
             "mode": mode,
             "curriculum_mode": mode == "curriculum",

@@ -1,9 +1,9 @@
-"""Convert an Episode to the types that Atropos' hooks exchange, and back: items, rollout dicts, and ScoredDataGroup.
+"""Convert an Group to the types that Atropos' hooks exchange, and back: items, rollout dicts, and ScoredDataGroup.
 
-    Episode <──> item                     get_next_item, collect_trajectories
-    Episode, completions <──> rollouts    score: one dict for each completion
-    Episode ──> ScoredDataGroup           what score returns
-    ScoredDataGroup ──> Episode           the scores that a subclass has changed
+    Group <──> item                     get_next_item, collect_trajectories
+    Group, completions <──> rollouts    score: one dict for each completion
+    Group ──> ScoredDataGroup           what score returns
+    ScoredDataGroup ──> Group           the scores that a subclass has changed
 
 An item is a tuple `(prompt_messages, rg_item, dataset)`:
 
@@ -11,7 +11,7 @@ An item is a tuple `(prompt_messages, rg_item, dataset)`:
     rg_item            the item as reasoning-gym made it
     dataset            an object with `score_answer(answer, entry)`
 
-In our own items, the dataset object carries the Episode. So the pipeline finds the Episode again when a hook returns
+In our own items, the dataset object carries the Group. So the pipeline finds the Group again when a hook returns
 the item.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from .records import Completion, Episode, Outcome, Problem, Rollout, Score, outcome_of
+from .records import Completion, Group, Outcome, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
 Item: TypeAlias = tuple[Any, dict[str, Any], Any]
@@ -38,13 +38,13 @@ TestItem: TypeAlias = tuple[dict[str, Any], Any]
 class ProblemDataset:
     """The dataset of an item, with the method `score_answer` that hooks of Atropos environments call.
 
-    It carries the item's episode. The first call of `score_answer` builds the dataset of reasoning-gym.
+    It carries the group of the item. The first call of `score_answer` builds the dataset of reasoning-gym.
     """
 
-    def __init__(self, episode: Episode) -> None:
-        self.episode = episode
-        self.name = episode.problem.task
-        self.config = episode.problem.config
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.name = group.problem.task
+        self.config = group.problem.config
         self._dataset: Any = None
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
@@ -53,37 +53,37 @@ class ProblemDataset:
         Raises what the verifier raises.
         """
         if self._dataset is None:
-            self._dataset = library.create_dataset(self.name, seed=self.episode.problem.seed, size=1, **self.config)
+            self._dataset = library.create_dataset(self.name, seed=self.group.problem.seed, size=1, **self.config)
         return float(self._dataset.score_answer(answer=answer, entry=entry))
 
 
-def item_of(episode: Episode) -> Item:
-    """The item of an episode."""
-    messages = tuple(tuple(message.items()) for message in episode.messages)
-    return messages, episode.problem.entry, ProblemDataset(episode)
+def item_of(group: Group) -> Item:
+    """The item of a group."""
+    messages = tuple(tuple(message.items()) for message in group.messages)
+    return messages, group.problem.entry, ProblemDataset(group)
 
 
-def episode_of(item: Any) -> Episode:
-    """The episode of an item. An item that this package has not made gets a new episode.
+def group_of(item: Any) -> Group:
+    """The group of an item. An item that this package has not made gets a new group.
 
-    `get_next_item` of a subclass may have changed the prompt or the entry of our item. Then the episode has them.
+    `get_next_item` of a subclass may have changed the prompt or the entry of our item. Then the group has them.
     """
     given_messages, entry, dataset = item
     messages = [dict(message) for message in given_messages]
     problem = problem_of(entry, dataset)
     if not isinstance(dataset, ProblemDataset):
-        return Episode(problem, messages)
-    episode = dataset.episode
-    episode.problem = problem
-    episode.messages = messages or episode.messages
-    return episode
+        return Group(problem, messages)
+    group = dataset.group
+    group.problem = problem
+    group.messages = messages or group.messages
+    return group
 
 
-def rollout_dicts(item: Item, episode: Episode, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+def rollout_dicts(item: Item, group: Group, completions: Sequence[Completion]) -> list[dict[str, Any]]:
     """The completions of an item as `score` takes them, one dict for each.
 
     Each dict has the keys of the original environment: `messages` (prompt and completion), `rg_item`, `dataset_obj`,
-    `finish_reason`, `tokens`, `masks` and `logprobs`. It also has the `episode`, and `invalid_reason` and `sampled_at`
+    `finish_reason`, `tokens`, `masks` and `logprobs`. It also has the `group`, and `invalid_reason` and `sampled_at`
     of the completion.
     """
     _, entry, dataset = item
@@ -91,7 +91,7 @@ def rollout_dicts(item: Item, episode: Episode, completions: Sequence[Completion
     for completion in completions:
         reply = {"role": "assistant", "content": completion.text}
         rollout = {
-            "messages": (*episode.messages, reply),
+            "messages": (*group.messages, reply),
             "rg_item": entry,
             "dataset_obj": dataset,
             "finish_reason": completion.finish_reason,
@@ -100,21 +100,21 @@ def rollout_dicts(item: Item, episode: Episode, completions: Sequence[Completion
             "logprobs": completion.logprobs,
             "invalid_reason": completion.invalid_reason,
             "sampled_at": completion.sampled_at,
-            "episode": episode,
+            "group": group,
         }
         rollouts.append(rollout)
     return rollouts
 
 
-def episode_of_dicts(
+def group_of_dicts(
     rollouts: Sequence[Mapping[str, Any]],
-) -> tuple[Episode, list[Completion]]:
-    """The episode and the completions of rollout dicts of one item. The last message of each dict is the completion."""
+) -> tuple[Group, list[Completion]]:
+    """The group and the completions of rollout dicts of one item. The last message of each dict is the completion."""
     first = rollouts[0]
-    episode = first.get("episode")
-    if episode is None:
-        episode = episode_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]))
-    return episode, [completion_of(rollout) for rollout in rollouts]
+    group = first.get("group")
+    if group is None:
+        group = group_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]))
+    return group, [completion_of(rollout) for rollout in rollouts]
 
 
 def completion_of(rollout: Mapping[str, Any]) -> Completion:
@@ -141,7 +141,7 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     Raises TypeError for another object.
     """
     if isinstance(dataset, ProblemDataset):
-        problem = dataset.episode.problem
+        problem = dataset.group.problem
         return problem if entry is problem.entry else dataclasses.replace(problem, entry=entry)
     dataset = getattr(dataset, "dataset", dataset)
     config = getattr(dataset, "config", None)
@@ -162,50 +162,50 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     )
 
 
-def to_scored_data(episode: Episode, *, include_messages: bool) -> ScoredDataGroup:
+def to_scored_data(group: Group, *, include_messages: bool) -> ScoredDataGroup:
     """The group in the format of the trajectory API. Each list has one element for each rollout.
 
     `inference_logprobs` is absent if the server reported no log probabilities for some completion.
     """
-    completions = [rollout.completion for rollout in episode.rollouts]
+    completions = [rollout.completion for rollout in group.rollouts]
     data: dict[str, Any] = {
         "tokens": [completion.tokens for completion in completions],
         "masks": [completion.masks for completion in completions],
-        "scores": episode.rewards,
-        "overrides": [{"set_advantage_to_zero": True} if rollout.mask_reason else {} for rollout in episode.rollouts],
+        "scores": group.rewards,
+        "overrides": [{"set_advantage_to_zero": True} if rollout.mask_reason else {} for rollout in group.rollouts],
     }
     if all(completion.logprobs is not None for completion in completions):
         data["inference_logprobs"] = [completion.logprobs for completion in completions]
     if include_messages:
         data["messages"] = [
-            [*episode.messages, {"role": "assistant", "content": completion.text}] for completion in completions
+            [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions
         ]
     return cast(ScoredDataGroup, data)
 
 
-def why_malformed(group: Any) -> str | None:
+def why_malformed(payload: Any) -> str | None:
     """Why this is no scored group, in words; None if it is one. `score` of a subclass may return anything."""
-    if not isinstance(group, Mapping):
-        return f"expected a ScoredDataGroup or None, got {type(group).__name__}"
-    missing = [key for key in REQUIRED_KEYS if not isinstance(group.get(key), Sequence)]
+    if not isinstance(payload, Mapping):
+        return f"expected a ScoredDataGroup or None, got {type(payload).__name__}"
+    missing = [key for key in REQUIRED_KEYS if not isinstance(payload.get(key), Sequence)]
     if missing:
         return f"expected lists of tokens, masks and scores, found no {' and no '.join(missing)}"
-    lengths = {len(group[key]) for key in REQUIRED_KEYS}
+    lengths = {len(payload[key]) for key in REQUIRED_KEYS}
     if len(lengths) != 1:
         return "its tokens, masks and scores have different lengths"
-    if not all(isinstance(score, Real) and math.isfinite(score) for score in group["scores"]):
-        return f"expected finite numbers as scores, got {group['scores']!r:.200}"
+    if not all(isinstance(score, Real) and math.isfinite(score) for score in payload["scores"]):
+        return f"expected finite numbers as scores, got {payload['scores']!r:.200}"
     return None
 
 
-def take_scores(rollouts: Sequence[Rollout], group: Mapping[str, Any]) -> list[Rollout]:
+def take_scores(rollouts: Sequence[Rollout], payload: Mapping[str, Any]) -> list[Rollout]:
     """The rollouts of a group in its order, with its scores as rewards. A subclass may have changed both.
 
     A sequence that is not among the rollouts is skipped.
     """
     by_identity = {id(rollout.completion.tokens): rollout for rollout in rollouts}
     found = []
-    for tokens, score in zip(group["tokens"], group["scores"], strict=True):
+    for tokens, score in zip(payload["tokens"], payload["scores"], strict=True):
         rollout = by_identity.get(id(tokens)) or _with_tokens(rollouts, tokens)
         if rollout is not None:
             found.append(rollout if rollout.reward == score else dataclasses.replace(rollout, reward=float(score)))
@@ -219,19 +219,19 @@ def _with_tokens(rollouts: Sequence[Rollout], tokens: Any) -> Rollout | None:
     return None
 
 
-def rollouts_scored_elsewhere(completions: Sequence[Completion], group: Mapping[str, Any]) -> list[Rollout]:
+def rollouts_scored_elsewhere(completions: Sequence[Completion], payload: Mapping[str, Any]) -> list[Rollout]:
     """The rollouts of a group that `score` of a subclass has made without ours.
 
     Its scores, clipped to [0, 1], count as base rewards, so that the curriculum and the metrics follow them.
     """
     unscored = [Rollout(completion, Score(0.0, Outcome.WRONG), 0.0) for completion in completions]
-    overrides = group.get("overrides") or [{}] * len(group["scores"])
+    overrides = payload.get("overrides") or [{}] * len(payload["scores"])
     without_advantage = []
-    for tokens, override in zip(group["tokens"], overrides, strict=False):
+    for tokens, override in zip(payload["tokens"], overrides, strict=False):
         if override.get("set_advantage_to_zero"):
             without_advantage.append(tokens)
     rollouts = []
-    for rollout in take_scores(unscored, group):
+    for rollout in take_scores(unscored, payload):
         value = min(1.0, max(0.0, rollout.reward))
         score = Score(value, outcome_of(value), explanation="scored by a subclass")
         reason = SET_BY_SUBCLASS if rollout.completion.tokens in without_advantage else None
@@ -255,8 +255,8 @@ OPTIONAL_KEYS = (
 """Keys that a group may lack. The environment sends them as None."""
 
 
-def complete_keys(group: Any) -> None:
+def complete_keys(payload: Any) -> None:
     """Set the optional keys that a group lacks to None."""
     for key in OPTIONAL_KEYS:
-        if key not in group:
-            group[key] = None
+        if key not in payload:
+            payload[key] = None

@@ -10,7 +10,7 @@
      │          └ prompt, token budget, requests                                                  (inference/)
      └ task, level, seed, item                                                                     (sampling/)
 
-One `Episode` travels the whole way. The pipeline dumps and sends the group that `score` returns. Every attempt to make
+One `Group` travels the whole way. The pipeline dumps and sends the group that `score` returns. Every attempt to make
 a group ends in exactly one call of `finish`, with the GroupOutcome that says how. An attempt that brought no
 completions may have its item requeued for another attempt.
 """
@@ -26,17 +26,17 @@ from typing import Any, TypeAlias
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
-from .inference.prompts import Sampling, as_dicts, build_messages
+from .inference.prompts import RequestParameters, as_dicts, build_messages
 from .items import (
     Item,
-    episode_of,
+    group_of,
     rollout_dicts,
     rollouts_scored_elsewhere,
     take_scores,
     to_scored_data,
     why_malformed,
 )
-from .records import Completion, Episode
+from .records import Completion, Group
 from .run import Mode, Run
 from .sampling.item_maker import TOO_LONG
 from .scoring.scorer import rollouts_of
@@ -61,11 +61,11 @@ class GroupPipeline:
 
     # --- draw
 
-    async def draw(self) -> Episode:
+    async def draw(self) -> Group:
         """The next problem of the stream, whose prompt leaves room for a completion."""
         problem = await self.run.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
-        return Episode(problem, as_dicts(build_messages(problem.question)))
+        return Group(problem, as_dicts(build_messages(problem.question)))
 
     # --- the whole way from a problem to a scored group
 
@@ -76,81 +76,81 @@ class GroupPipeline:
         waits for completions, the item is requeued. Once the completions are there, the group is scored and recorded
         all the way. An unforeseen error costs this group and nothing else.
         """
-        episode = episode_of(item)
+        group = group_of(item)
         # The item may have had a group before.
-        episode.rollouts = []
-        episode.is_sampled = False
-        episode.is_handed_on = False
+        group.rollouts = []
+        group.is_sampled = False
+        group.is_handed_on = False
         try:
-            completions = await self._complete(episode)
+            completions = await self._complete(group)
             if not completions:
                 return None
-            episode.is_sampled = True
-            self.run.stream.ledger.note_completions(episode.problem)
-            rollouts = rollout_dicts(item, episode, completions)
-            group: ScoredDataGroup | None = await uninterrupted(self._scored(episode, completions, score(rollouts)))
-            return group
+            group.is_sampled = True
+            self.run.stream.ledger.note_completions(group.problem)
+            rollouts = rollout_dicts(item, group, completions)
+            payload: ScoredDataGroup | None = await uninterrupted(self._scored(group, completions, score(rollouts)))
+            return payload
         except (asyncio.CancelledError, EnvironmentSetupError):
-            self.abandon(episode)
+            self.abandon(group)
             raise
         except Exception as error:  # noqa: BLE001
-            self.note_fault(episode, error)
+            self.note_fault(group, error)
             return None
 
     async def _scored(
         self,
-        episode: Episode,
+        group: Group,
         completions: list[Completion],
         scoring: Awaitable[ScoredDataGroup | None],
     ) -> ScoredDataGroup | None:
         """The group that `scoring` returns, which is dumped. Without a group to send, the attempt ends here."""
-        group = await scoring
-        if group is not None:
-            problem = why_malformed(group)
+        payload = await scoring
+        if payload is not None:
+            problem = why_malformed(payload)
             if problem is not None:
-                self.drop(episode, GroupOutcome.DROPPED, f"score() of a subclass: {problem}")
+                self.drop(group, GroupOutcome.DROPPED, f"score() of a subclass: {problem}")
                 return None
             # A subclass may compute them with numpy, whose numbers JSON does not know.
-            group["scores"] = [float(score) for score in group["scores"]]
-            if episode.rollouts:
-                episode.rollouts = take_scores(episode.rollouts, group)
+            payload["scores"] = [float(score) for score in payload["scores"]]
+            if group.rollouts:
+                group.rollouts = take_scores(group.rollouts, payload)
             else:
-                episode.rollouts = rollouts_scored_elsewhere(completions, group)
-                if episode.rollouts:
-                    await self._observe(episode)
-            self._note_changed_sequences(episode, group)
-        await self.run.telemetry.dump(episode)
-        if group is None:
-            self._end_without_group(episode, "score() of a subclass returned no group")
-        return group
+                group.rollouts = rollouts_scored_elsewhere(completions, payload)
+                if group.rollouts:
+                    await self._observe(group)
+            self._note_changed_sequences(group, payload)
+        await self.run.telemetry.dump(group)
+        if payload is None:
+            self._end_without_group(group, "score() of a subclass returned no group")
+        return payload
 
-    def _note_changed_sequences(self, episode: Episode, group: ScoredDataGroup) -> None:
+    def _note_changed_sequences(self, group: Group, payload: ScoredDataGroup) -> None:
         """Count the sequences that are no completion of the server. Without one, their text is unknown."""
-        sent = len(group["tokens"])
-        changed = sent - len(episode.rollouts)
+        sent = len(payload["tokens"])
+        changed = sent - len(group.rollouts)
         if changed:
             kind = "sequences changed by score() of a subclass, they are sent but not in the dumps and metrics"
-            self.run.failures.note(kind, f"{changed} of {sent} in a group of {episode.problem.task}")
+            self.run.failures.note(kind, f"{changed} of {sent} in a group of {group.problem.task}")
 
     # --- complete
 
-    async def _complete(self, episode: Episode) -> list[Completion]:
+    async def _complete(self, group: Group) -> list[Completion]:
         """The completions of a problem. None come back if the attempt has ended without any."""
         run = self.run
         config = run.config
-        prompt = run.inference.render(episode.messages)
+        prompt = run.inference.render(group.messages)
         max_tokens = run.budget.of_completion(len(prompt.tokens))
         if max_tokens is None:
             # The caller brought this item, or the trainer has lowered its limit since the item was drawn.
-            if episode.problem.is_of_stream:
+            if group.problem.is_of_stream:
                 run.stream.skip(
                     TOO_LONG,
-                    episode.problem.task,
+                    group.problem.task,
                     "the prompt leaves no room for a completion",
                 )
-            self.finish(episode, GroupOutcome.TOO_LONG)
+            self.finish(group, GroupOutcome.TOO_LONG)
             return []
-        sampling = Sampling(
+        parameters = RequestParameters(
             n=run.state.group_size,
             max_tokens=max_tokens,
             temperature=config.train_temperature,
@@ -160,12 +160,12 @@ class GroupPipeline:
         )
         began = now()
         try:
-            return await run.inference.complete(prompt, sampling, step=run.sampling_step)
+            return await run.inference.complete(prompt, parameters, step=run.sampling_step)
         except InferenceError as error:
-            self._end_without_completions(episode, error, began)
+            self._end_without_completions(group, error, began)
             return []
 
-    def _end_without_completions(self, episode: Episode, error: InferenceError, began: float) -> None:
+    def _end_without_completions(self, group: Group, error: InferenceError, began: float) -> None:
         """Requeue the item, a bounded number of times, or drop it.
 
         An outage of all servers counts as one failure of the item, and only if the attempt `began` before it: an
@@ -174,7 +174,7 @@ class GroupPipeline:
         `process` drops every such item, and makes the group of a later item instead.
         """
         run = self.run
-        problem = episode.problem
+        problem = group.problem
         unavailable_since = run.inference.servers.unavailable_since
         kind = "item dropped, no completions"
         item = f"item {problem.index}, {problem.task}"
@@ -191,19 +191,19 @@ class GroupPipeline:
                 item += f", after {ledger.failures(problem)} failures"
         reason = error.advice if isinstance(error, RequestRefusedError) else str(error)
         run.failures.note(kind, f"{item}: {reason}")
-        self.finish(episode, GroupOutcome.INFERENCE_FAILED)
+        self.finish(group, GroupOutcome.INFERENCE_FAILED)
 
     # --- grade, reward, record
 
-    async def score(self, episode: Episode, completions: list[Completion]) -> ScoredDataGroup | None:
+    async def score(self, group: Group, completions: list[Completion]) -> ScoredDataGroup | None:
         """Grade completions, make rewards of them, and let the curriculum and the metrics see them.
 
         Returns what the trainer gets, or None for a group that teaches nothing, where such groups are not sent.
         """
         run = self.run
         config = run.config
-        scores = await run.runtime.scorer.score(episode.problem, completions, thinking_opened=run.thinking_opened)
-        episode.rollouts = rollouts_of(
+        scores = await run.runtime.scorer.score(group.problem, completions, thinking_opened=run.thinking_opened)
+        group.rollouts = rollouts_of(
             completions,
             scores,
             config.partial_credit,
@@ -211,34 +211,34 @@ class GroupPipeline:
             mask_too_long=config.mask_too_long_completions,
             min_tokens=config.min_completion_tokens,
         )
-        await self._observe(episode)
-        if run.drops_equal_scores and not episode.has_signal:
+        await self._observe(group)
+        if run.drops_equal_scores and not group.has_signal:
             return None
-        return to_scored_data(episode, include_messages=config.include_messages)
+        return to_scored_data(group, include_messages=config.include_messages)
 
-    async def _observe(self, episode: Episode) -> None:
+    async def _observe(self, group: Group) -> None:
         """Let the curriculum, the metrics and the dump of failed groups see a scored group."""
-        self._date(episode)
-        self.run.sampler.observe_group(episode)
-        self.run.telemetry.observe(episode)
-        await self.run.telemetry.dump_if_failed(episode)
+        self._date(group)
+        self.run.item_source.observe_group(group)
+        self.run.telemetry.observe(group)
+        await self.run.telemetry.dump_if_failed(group)
 
-    def _date(self, episode: Episode) -> None:
+    def _date(self, group: Group) -> None:
         """Note the trainer's steps at which the oldest completion was requested and at which the group was scored."""
-        steps = [rollout.completion.sampled_at for rollout in episode.rollouts]
+        steps = [rollout.completion.sampled_at for rollout in group.rollouts]
         known = [step for step in steps if step is not None]
         if known:
             step = self.run.state.step
             # A restarted trainer counts from its last checkpoint.
-            episode.sampled_at = min(*known, step)
-            episode.scored_at = step
+            group.sampled_at = min(*known, step)
+            group.scored_at = step
 
     # --- send
 
     def send(
         self,
-        group: ScoredDataGroup,
-        episode: Episode | None,
+        payload: ScoredDataGroup,
+        group: Group | None,
         *,
         to_api: bool = True,
         heeds_length: bool = True,
@@ -248,35 +248,35 @@ class GroupPipeline:
         Returns whether the delivery of the group has begun.
         """
         run = self.run
-        if episode is not None:
-            episode.is_handed_on = True
-        problem = self._why_unusable(group, heeds_length=heeds_length)
+        if group is not None:
+            group.is_handed_on = True
+        problem = self._why_unusable(payload, heeds_length=heeds_length)
         if problem is not None:
             outcome, reason = problem
-            self.drop(episode, outcome, reason)
+            self.drop(group, outcome, reason)
             return False
-        run.group_file.write(group, episode)
+        run.group_file.write(payload, group)
         if not to_api:
             if run.mode is not Mode.PROCESS:
-                self.finish(episode, GroupOutcome.WRITTEN)
+                self.finish(group, GroupOutcome.WRITTEN)
             # `process` finishes the attempt when the disk has the group.
             return False
-        sampled_at = None if episode is None else episode.sampled_at
-        run.api.deliver(group, sampled_at, partial(self.finish, episode))
+        sampled_at = None if group is None else group.sampled_at
+        run.api.deliver(payload, sampled_at, partial(self.finish, group))
         return True
 
-    def _why_unusable(self, group: Any, *, heeds_length: bool) -> tuple[GroupOutcome, str] | None:
+    def _why_unusable(self, payload: Any, *, heeds_length: bool) -> tuple[GroupOutcome, str] | None:
         """Why the trainer cannot use a scored group, as an outcome and in words; None if it can."""
         state = self.run.state
-        size = len(group["tokens"])
+        size = len(payload["tokens"])
         if size != state.group_size:
             return (
                 GroupOutcome.DROPPED,
                 f"expected {state.group_size} rollouts, found {size}",
             )
-        if self.run.drops_equal_scores and len(set(group["scores"])) == 1:
+        if self.run.drops_equal_scores and len(set(payload["scores"])) == 1:
             return GroupOutcome.EQUAL_SCORES, "its scores are equal"
-        longest = max(len(tokens) for tokens in group["tokens"])
+        longest = max(len(tokens) for tokens in payload["tokens"])
         limit = state.max_token_len
         if heeds_length and 0 < limit <= longest:
             return (
@@ -287,45 +287,45 @@ class GroupPipeline:
 
     # --- the end of every attempt
 
-    def finish(self, episode: Episode | None, outcome: GroupOutcome) -> None:
+    def finish(self, group: Group | None, outcome: GroupOutcome) -> None:
         """Count how an attempt ended. Its item is finished, unless it was requeued just before."""
-        task = "unknown" if episode is None else episode.problem.task
+        task = "unknown" if group is None else group.problem.task
         self.run.telemetry.outcomes.add(outcome, task)
-        if episode is not None:
-            self.run.stream.ledger.finish(episode.problem)
+        if group is not None:
+            self.run.stream.ledger.finish(group.problem)
 
-    def drop(self, episode: Episode | None, outcome: GroupOutcome, reason: str) -> None:
+    def drop(self, group: Group | None, outcome: GroupOutcome, reason: str) -> None:
         """Log that a scored group is not sent, and finish the attempt."""
         self.run.failures.note("group dropped", reason)
-        self.finish(episode, outcome)
+        self.finish(group, outcome)
 
-    def drop_if_unfinished(self, episode: Episode) -> None:
+    def drop_if_unfinished(self, group: Group) -> None:
         """Drop an item for which a subclass returned no group, although the pipeline made one or was not used."""
-        if self.run.stream.ledger.is_handed_out(episode.problem):
-            self._end_without_group(episode, "collect_trajectories of a subclass returned no group")
+        if self.run.stream.ledger.is_handed_out(group.problem):
+            self._end_without_group(group, "collect_trajectories of a subclass returned no group")
 
-    def drop_if_not_handed_on(self, episode: Episode) -> None:
+    def drop_if_not_handed_on(self, group: Group) -> None:
         """Drop a scored group that `handle_send_to_api` of a subclass has not passed to ours."""
-        if not episode.is_handed_on and self.run.stream.ledger.is_handed_out(episode.problem):
-            self.drop(episode, GroupOutcome.DROPPED, "handle_send_to_api of a subclass did not pass the group on")
+        if not group.is_handed_on and self.run.stream.ledger.is_handed_out(group.problem):
+            self.drop(group, GroupOutcome.DROPPED, "handle_send_to_api of a subclass did not pass the group on")
 
-    def _end_without_group(self, episode: Episode, reason: str) -> None:
+    def _end_without_group(self, group: Group, reason: str) -> None:
         """End an attempt that has no group to send. The `reason` is for groups that have a signal."""
-        if episode.rollouts and self.run.drops_equal_scores and not episode.has_signal:
-            self.finish(episode, outcome_without_signal(episode))
+        if group.rollouts and self.run.drops_equal_scores and not group.has_signal:
+            self.finish(group, outcome_without_signal(group))
         else:
-            self.drop(episode, GroupOutcome.DROPPED, reason)
+            self.drop(group, GroupOutcome.DROPPED, reason)
 
-    def abandon(self, episode: Episode) -> None:
+    def abandon(self, group: Group) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""
-        if self.run.stream.ledger.requeue(episode.problem):
-            self.finish(episode, GroupOutcome.CANCELLED)
+        if self.run.stream.ledger.requeue(group.problem):
+            self.finish(group, GroupOutcome.CANCELLED)
 
-    def note_fault(self, episode: Episode, error: Exception) -> None:
+    def note_fault(self, group: Group, error: Exception) -> None:
         """Log an unforeseen error, the first one with its traceback, and finish the attempt."""
         kind = "error in the environment, its group is lost"
         failures = self.run.failures
-        failures.note(kind, f"{episode.problem.task}: {type(error).__name__}: {error}")
+        failures.note(kind, f"{group.problem.task}: {type(error).__name__}: {error}")
         if failures.counts[kind] == 1:
             logger.error("First occurrence, with traceback. Please report it.", exc_info=error)
-        self.finish(episode, GroupOutcome.FAULT)
+        self.finish(group, GroupOutcome.FAULT)

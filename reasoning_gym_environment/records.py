@@ -1,8 +1,8 @@
-"""The values that travel through the environment. All but the Episode are immutable.
+"""The values that travel through the environment. All but the Group are immutable.
 
     Problem ── sampled ──> Completion ── scored ──> Score
                                └───── Rollout ──────┘        (a completion, its score, its reward)
-    Episode = one Problem, its prompt and the group_size Rollouts sampled for it, from the draw to the trajectory API
+    Group = one Problem, its prompt and the group_size Rollouts sampled for it, from the draw to the trajectory API
 
 A rollout keeps text, tokens and score in one object, so no code pairs values by position in
 parallel lists. Standard library only: worker processes import this module.
@@ -53,7 +53,7 @@ class Problem:
 
     @cached_property
     def is_of_stream(self) -> bool:
-        """Whether the sampler drew the problem for training, not for evaluation and not from a caller's own dataset."""
+        """Whether the item source drew it for training: it is no evaluation question and of no caller's own dataset."""
         return self.split == "train" and self.index >= 0
 
 
@@ -186,7 +186,7 @@ class Rollout:
 
 
 @dataclass
-class Episode:
+class Group:
     """One problem with all that the environment records about it, from the draw to the trajectory API.
 
     `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set when the completions are graded, and
@@ -226,14 +226,14 @@ def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
     return any(reward != mean for reward, is_masked in zip(rewards, masked, strict=True) if not is_masked)
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """The value as plain JSON data. Configs hold dataclasses, tuples, keys that are not texts, dates and infinities."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {part.name: getattr(value, part.name) for part in fields(value)}
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, (str, int, float)):

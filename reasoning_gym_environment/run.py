@@ -6,7 +6,7 @@
 
 `Run.start` starts the workers and makes the Run, which is then complete. Its mode, which command it belongs to,
 decides what differs between the commands; nothing is assigned to a Run from outside later. Its components hold what
-changes: the trainer's progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
+changes: the trainer's progress in `state`, the items in `item_source`, the counters in `telemetry` and `failures`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import TokenBudget, build_messages
 from .items import ProblemDataset, TestItem
-from .records import Episode, Problem
+from .records import Group, Problem
 from .runtime import Runtime
-from .sampling.item_stream import Sampler
+from .sampling.item_stream import ItemSource
 from .scoring.scorer import Scorer
 from .telemetry.telemetry import Telemetry
 from .trainer.checkpoints import RunCheckpoints
@@ -89,7 +89,7 @@ class Run:
         config: ReasoningGymEnvConfig,
         mode: Mode,
         runtime: Runtime,
-        sampler: Sampler,
+        item_source: ItemSource,
         *,
         inference: InferenceClient,
         budget: TokenBudget,
@@ -98,15 +98,15 @@ class Run:
         run_id: str,
         group_file: GroupSink | None = None,
     ) -> None:
-        """`runtime` has its workers running; `sampler` draws training items from them. `own` belongs to a subclass.
+        """`runtime` has its workers running; `item_source` draws training items from them. `own` belongs to a subclass.
 
         `group_file` takes the groups, by default for the file of `data_path_to_save_groups`.
         """
         self.config = config
         self.mode = mode
         self.runtime = runtime
-        self.sampler = sampler
-        self.stream = sampler.stream
+        self.item_source = item_source
+        self.stream = item_source.stream
         self.inference = inference
         self.budget = budget
         self.state = state
@@ -145,7 +145,7 @@ class Run:
             if mode is not Mode.EVALUATE and (config.dump_rollouts or config.dump_failed_rollouts):
                 logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
             runtime.check_held_out(config)
-            sampler = runtime.sampler(
+            item_source = runtime.item_source(
                 config,
                 too_long=budget.too_long,
                 # `evaluate` draws no training items.
@@ -156,7 +156,7 @@ class Run:
                 config,
                 mode,
                 runtime,
-                sampler,
+                item_source,
                 inference=inference,
                 budget=budget,
                 state=state,
@@ -171,7 +171,7 @@ class Run:
     def _saved_components(self) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
         return {
-            **self.sampler.stateful,
+            **self.item_source.stateful,
             "group_outcomes": self.telemetry.outcomes,
             "dumps": self.telemetry.dumps,
             "subclass": self.own,
@@ -218,7 +218,7 @@ class Run:
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
             questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
-            self.test_items += [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
+            self.test_items += [(problem.entry, ProblemDataset(Group(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions
 
@@ -244,7 +244,7 @@ class Run:
         """Everything to log now: what was counted since the last call, and totals since the start."""
         return {
             **self.telemetry.drain(),
-            **self.sampler.metrics(),
+            **self.item_source.metrics(),
             **self.runtime.metrics(),
             **self.inference.metrics(),
             **self.failures.metrics("train/failures"),

@@ -78,7 +78,7 @@ Names = Annotated[list[str], BeforeValidator(parse_names)]
 Complexity = Annotated[Literal["curriculum", "random"] | float | None, _difficulty("curriculum", "random")]
 EvalComplexity = Annotated[Literal["easy", "hard"] | float | None, _difficulty("easy", "hard")]
 
-Group = TypeVar("Group", bound=BaseModel)
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class TasksSettings(BaseModel):
@@ -208,7 +208,7 @@ class EvaluationSettings(TasksSettings):
         return isinstance(self.eval_complexity, str)
 
 
-def checked(kind: type[Group], **given: Any) -> Group:
+def checked(kind: type[Settings], **given: Any) -> Settings:
     """Return validated settings. Raises EnvironmentSetupError with one sentence for each invalid setting."""
     try:
         return kind(**given)

@@ -387,7 +387,7 @@ class Cluster:
             assert member.world.run.api.is_available
             assert self.api.owners.get(state.env_id) is member.world, "its number is that of another environment"
             assert self.api.environments[state.env_id]["connected"], "a live member was signed off"
-            assert member.world.run.sampler.stream.limits.metrics()["train/closed_levels"] == 0.0
+            assert member.world.run.item_source.stream.limits.metrics()["train/closed_levels"] == 0.0
         for owner, sender in self.api.signed_off:
             assert owner is sender or owner not in live, "a live member was signed off by another"
         phantoms = self._phantoms()

@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
+from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
 
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader
@@ -108,17 +108,17 @@ def make_completion() -> Callable[..., Completion]:
 @pytest.fixture
 def make_group(
     make_problem: Callable[..., Problem], make_completion: Callable[..., Completion]
-) -> Callable[..., Episode]:
+) -> Callable[..., Group]:
     """`make_group([1.0, 0.0], task=...)`: one rollout per score value, reward equal to the score."""
 
-    def make(values: list[float], **fields: Any) -> Episode:
+    def make(values: list[float], **fields: Any) -> Group:
         names = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}
         scores = [Score(value, names.get(value, Outcome.PARTIAL), answer=str(value)) for value in values]
         rollouts = [
             Rollout(make_completion(f"text {i}"), s, s.value, base_reward=s.value) for i, s in enumerate(scores)
         ]
         problem = make_problem(**fields)
-        return Episode(problem, [{"role": "user", "content": problem.question}], rollouts)
+        return Group(problem, [{"role": "user", "content": problem.question}], rollouts)
 
     return make
 

@@ -9,13 +9,13 @@ from typing import Any
 from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
 from reasoning_gym_environment.inference.server_pool import RetryPolicy, ServerPool
-from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter
+from reasoning_gym_environment.inference.servers import RawCompletion, Reply, ServerAdapter
 
 QUICK = RetryPolicy(first_delay_s=0.001, max_delay_s=0.01)
 
-Answer = Callable[[Prompt, Sampling], Awaitable[Reply]]
+Answer = Callable[[Prompt, RequestParameters], Awaitable[Reply]]
 
 
 class FakeServer(ServerAdapter):
@@ -27,13 +27,13 @@ class FakeServer(ServerAdapter):
         super().__init__(SimpleNamespace(config=config, **slots), None)
         self._answer = answer
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: RequestParameters) -> Reply:
         return await self._answer(prompt, sampling)
 
 
 def tokens(*texts: str, reason: Any = "stop") -> Reply:
     """A completion of one token per byte for each text."""
-    return Reply([Sampled(reason, list(text.encode()), [-0.5] * len(text.encode())) for text in texts])
+    return Reply([RawCompletion(reason, list(text.encode()), [-0.5] * len(text.encode())) for text in texts])
 
 
 def retry_quickly(inference: InferenceClient, *servers: ServerAdapter) -> None:

@@ -21,16 +21,15 @@ from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling, TokenBudget
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, TokenBudget
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import episode_of, episode_of_dicts, item_of
+from reasoning_gym_environment.items import group_of, group_of_dicts, item_of
 from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.run import Mode, Run
-from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
-from reasoning_gym_environment.sampling.item_stream import build_sampler
+from reasoning_gym_environment.sampling.item_stream import build_item_source
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -38,6 +37,7 @@ from reasoning_gym_environment.trainer import checkpoints
 from reasoning_gym_environment.trainer.run_state import RunState, SubclassState
 from reasoning_gym_environment.utils.clock import now
 from reasoning_gym_environment.utils.resilience import cancel_and_wait, supervise
+from reasoning_gym_environment.utils.saved_state import load_into, state_of
 
 from .byte_tokenizer import build_byte_tokenizer
 from .fake_server import FakeServer, tokens
@@ -201,12 +201,12 @@ class World:
             close=self._nothing,
         )
         ladders = {task.name: ladder_of(task.name, levels) for task in catalog.tasks} if levels else {}
-        sampler = build_sampler(self.config, ItemMaker(catalog, generator), ladders, may_overtake=True)
+        item_source = build_item_source(self.config, ItemMaker(catalog, generator), ladders, may_overtake=True)
         self.run = Run(
             self.config,
             Mode.SERVE,
             runtime,
-            sampler,
+            item_source,
             inference=self.inference,
             budget=self.budget,
             state=state,
@@ -292,7 +292,7 @@ class World:
         self._broken_off.set_result(None)
         self._broken_off = asyncio.get_running_loop().create_future()
 
-    async def _sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def _sample(self, prompt: Prompt, sampling: RequestParameters) -> Reply:
         await asyncio.sleep(NETWORK_S)
         if now() < self.starts_at:
             raise InferenceError("connection refused")
@@ -323,7 +323,7 @@ class World:
             self.sampling -= 1
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> Any:
-        return await self.pipeline.score(*episode_of_dicts(rollout_group_data))
+        return await self.pipeline.score(*group_of_dicts(rollout_group_data))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         await asyncio.sleep(self.hook_s)
@@ -333,7 +333,7 @@ class World:
         await asyncio.sleep(self.hook_s)
 
     async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
-        self.items_sent_this_step += self.pipeline.send(scored_data, episode_of(item))
+        self.items_sent_this_step += self.pipeline.send(scored_data, group_of(item))
 
     async def rollout_and_score_eval(self, test_item: Any) -> float | None:
         return None

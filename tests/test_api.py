@@ -1,4 +1,4 @@
-"""The public Python API: items, grades, the sampler and held-out questions without Atropos or a loop of one's own."""
+"""The public Python API: items, grades, the item source and held-out questions, without Atropos."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, api, grade, grade_async
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
-from reasoning_gym_environment.records import FormatFailure, Outcome, plain
-from reasoning_gym_environment.sampling.item_maker import is_held_out
+from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
+from reasoning_gym_environment.sampling.seeds import is_held_out
 
 from .process_table import linux_only, parents
 from .support import wait_for
@@ -86,7 +86,9 @@ def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
 
 def test_a_problem_is_made_again_from_its_recipe_after_json(tasks: Tasks) -> None:
     problem = drawn(ItemStream(tasks, seed=11), 1)[0]
-    recipe = json.loads(json.dumps({"task": problem.task, "seed": problem.seed, "config": plain(dict(problem.config))}))
+    recipe = json.loads(
+        json.dumps({"task": problem.task, "seed": problem.seed, "config": to_json(dict(problem.config))})
+    )
     again = tasks.make(**recipe)
     assert (again.entry, again.config, again.messages) == (problem.entry, problem.config, problem.messages)
     with pytest.raises(UnknownNameError, match="count_down"):
@@ -292,7 +294,7 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [10**400])),
         (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
-        (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
+        (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"item_stream": {}})),
         (EnvironmentSetupError, "a state of seed=42, which", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
@@ -307,7 +309,7 @@ def test_a_stream_that_refuses_a_state_keeps_its_own(tasks: Tasks) -> None:
     for made in (other, other, stream):
         made.observe(made.next(), [1.0])
     own = stream.state_dict()
-    for state in ({**other.state_dict(), "observed": 5}, {"sampler": {}}):
+    for state in ({**other.state_dict(), "observed": 5}, {"item_stream": {}}):
         with pytest.raises(EnvironmentSetupError):
             stream.load_state_dict(state)
         assert stream.state_dict() == own

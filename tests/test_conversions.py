@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
-from reasoning_gym_environment.items import ProblemDataset, episode_of_dicts, problem_of, to_scored_data
-from reasoning_gym_environment.records import Episode
+from reasoning_gym_environment.items import ProblemDataset, group_of_dicts, problem_of, to_scored_data
+from reasoning_gym_environment.records import Group
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 ROLLOUT = {
@@ -28,14 +28,14 @@ ROLLOUT = {
 
 def test_rollout_dicts_become_a_problem_its_prompt_and_completions(make_problem: Any) -> None:
     problem = make_problem()
-    rollout = {**ROLLOUT, "rg_item": problem.entry, "dataset_obj": ProblemDataset(Episode(problem, []))}
-    found, [completion, silent] = episode_of_dicts([rollout, {**rollout, "logprobs": None}])
+    rollout = {**ROLLOUT, "rg_item": problem.entry, "dataset_obj": ProblemDataset(Group(problem, []))}
+    found, [completion, silent] = group_of_dicts([rollout, {**rollout, "logprobs": None}])
     assert found.problem is problem
     assert found.messages == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert (completion.text, completion.tokens, completion.masks) == ("reply", [1, 2, 3], [-100, 2, 3])
     assert (completion.logprobs, completion.finish_reason, silent.logprobs) == ([1.0, -0.1, -0.2], "length", None)
     for reason in (None, ""):
-        assert episode_of_dicts([{**rollout, "finish_reason": reason}])[1][0].finish_reason == "stop"
+        assert group_of_dicts([{**rollout, "finish_reason": reason}])[1][0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, ReseedingDataset])

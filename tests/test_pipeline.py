@@ -10,9 +10,9 @@ from unittest.mock import AsyncMock
 import pytest
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling, build_messages
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, build_messages
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import episode_of
+from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
@@ -25,7 +25,7 @@ async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -
     env = await ready_env(group_size=3)
     requests = 0
 
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+    async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
         nonlocal requests
         requests += 1
         if requests == 2:
@@ -40,9 +40,9 @@ async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -
     env.state.step = 3
     item = await env.get_next_item()
     await env.collect_trajectories(item)
-    episode = episode_of(item)
-    assert {rollout.completion.sampled_at for rollout in episode.rollouts} == {3, 20}
-    assert (episode.sampled_at, episode.scored_at) == (3, 20)
+    group = group_of(item)
+    assert {rollout.completion.sampled_at for rollout in group.rollouts} == {3, 20}
+    assert (group.sampled_at, group.scored_at) == (3, 20)
 
 
 @pytest.mark.parametrize(("trainer", "last"), [(-1, 1.0), (5000, 1.0), (200, 0.5), (101, 0.0)])
@@ -77,7 +77,7 @@ async def test_every_attempt_ends_in_one_outcome(ready_env: ReadyEnv, monkeypatc
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
     # Whoever cancelled it may not know that the attempt has requeued its item.
-    env.pipeline.abandon(episode_of(item))
+    env.pipeline.abandon(group_of(item))
     assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
     again = await env.get_next_item()
     while again[1] != item[1]:

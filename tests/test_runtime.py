@@ -20,10 +20,12 @@ import pytest
 from reasoning_gym_environment import runtime as made
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
-from reasoning_gym_environment.records import Episode, Outcome, Problem, Score
-from reasoning_gym_environment.runtime import LoopThread, Runtime, load_into, state_of
-from reasoning_gym_environment.sampling.item_stream import Sampler
+from reasoning_gym_environment.records import Group, Outcome, Problem, Score
+from reasoning_gym_environment.runtime import Runtime
+from reasoning_gym_environment.sampling.item_stream import ItemSource
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
+from reasoning_gym_environment.utils.loop_thread import LoopThread
+from reasoning_gym_environment.utils.saved_state import load_into, state_of
 
 from .in_process import InProcessGenerator, InProcessGrader
 
@@ -56,20 +58,20 @@ async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitab
 
 @pytest.fixture
 def draw(start: Any) -> Any:
-    """`await draw(**settings)`: a sampler over such a Runtime."""
+    """`await draw(**settings)`: a item_source over such a Runtime."""
 
-    async def make(**fields: Any) -> Sampler:
-        return (await start(**fields)).sampler(settings(**fields))
+    async def make(**fields: Any) -> ItemSource:
+        return (await start(**fields)).item_source(settings(**fields))
 
     return make
 
 
-def group_of(make_group: Any, problem: Problem, *values: float) -> Episode:
-    group: Episode = make_group(list(values))
+def group_of(make_group: Any, problem: Problem, *values: float) -> Group:
+    group: Group = make_group(list(values))
     return replace(group, problem=problem)
 
 
-def unscored(group: Episode, outcome: Outcome) -> Episode:
+def unscored(group: Group, outcome: Outcome) -> Group:
     return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
 
 
@@ -84,31 +86,31 @@ async def test_training_excludes_the_published_questions_that_its_evaluation_use
 
 
 async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(draw: Any, make_group: Any) -> None:
-    sampler = await draw(**CURRICULUM)
-    problem = await sampler.stream.next()
+    item_source = await draw(**CURRICULUM)
+    problem = await item_source.stream.next()
     group = group_of(make_group, problem, 1.0, 1.0)
     lost = unscored(group, Outcome.TIMEOUT)
     for other in (replace(group, problem=replace(problem, split="eval")), make_group([1.0, 0.0], task="other"), lost):
-        sampler.observe_group(other)
-    assert sampler.curriculum.stats()["total_tasks_tracked"] == 0
+        item_source.observe_group(other)
+    assert item_source.curriculum.stats()["total_tasks_tracked"] == 0
     # One that is rewarded less for its length, and one that we could not score.
-    sampler.observe_group(replace(group, rollouts=[replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]))
-    assert sampler.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
+    item_source.observe_group(replace(group, rollouts=[replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]))
+    assert item_source.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
 async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(draw: Any, make_group: Any) -> None:
-    sampler = await draw(**CURRICULUM)
-    group = group_of(make_group, await sampler.stream.next(), 1.0, 0.0)
+    item_source = await draw(**CURRICULUM)
+    group = group_of(make_group, await item_source.stream.next(), 1.0, 0.0)
     # What could not be scored was not observed.
-    sampler.observe_group(unscored(group, Outcome.CRASHED))
-    sampler.observe_group(group)
-    before = sampler.curriculum.stats()
+    item_source.observe_group(unscored(group, Outcome.CRASHED))
+    item_source.observe_group(group)
+    before = item_source.curriculum.stats()
     assert before["tasks"]["chain_sum"]["groups"] == 1
-    sampler.observe_group(group)
-    assert sampler.curriculum.stats() == before
-    assert sampler.metrics()["train/items_observed_again"] == 1.0
+    item_source.observe_group(group)
+    assert item_source.curriculum.stats() == before
+    assert item_source.metrics()["train/items_observed_again"] == 1.0
     resumed = await draw(**CURRICULUM)
-    load_into(resumed.stateful, json.loads(json.dumps(state_of(sampler.stateful))))
+    load_into(resumed.stateful, json.loads(json.dumps(state_of(item_source.stateful))))
     resumed.observe_group(group)
     assert resumed.curriculum.stats() == before
 
@@ -121,7 +123,7 @@ async def test_an_item_that_was_drawn_before_does_not_change_which_tasks_a_sampl
     used = await start(**options)
     for task in ("syllogism", "zebra_puzzles"):
         await used.training_item(task, 1, 0)
-    tasks = [runtime.sampler(settings(**options)).stream.maker.catalog.names for runtime in (fresh, used)]
+    tasks = [runtime.item_source(settings(**options)).stream.maker.catalog.names for runtime in (fresh, used)]
     assert tasks[0] == tasks[1]
     assert ("syllogism" in tasks[0]) is (mode is None)
 

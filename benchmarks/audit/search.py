@@ -31,7 +31,7 @@ from reasoning_gym_environment.api import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.audit import CONSTANTS, GARBAGE, same
 from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.sampling.item_maker import derive_random, derive_seed
+from reasoning_gym_environment.sampling.seeds import derive_random, derive_seed
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.item_checks import has_right_answer

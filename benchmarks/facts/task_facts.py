@@ -23,7 +23,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.sampling.item_maker import derive_seed
+from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.workers.generator import ProcessGenerator

@@ -290,5 +290,5 @@ class World:
         [latest] = (self.folder / "checkpoints").glob(f"env_checkpoints/*-i{number}/latest.json")
         state = json.loads(latest.read_text())["reasoning_gym_environment"]["state"]
         dumped = {line["index"] for line in lines if line["run"] == state["dumps"]["run_id"]}
-        pending = {index for index, *_ in state["sampler"]["pending"]}
-        return len(set(range(state["sampler"]["index"])) - dumped - pending)
+        pending = {index for index, *_ in state["item_stream"]["pending"]}
+        return len(set(range(state["item_stream"]["index"])) - dumped - pending)

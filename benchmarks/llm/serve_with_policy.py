@@ -19,5 +19,5 @@ if __name__ == "__main__":
     policy_name = sys.argv.pop(1)
     if policy_name not in ("thompson", "learnability"):
         sys.exit(f"Expected thompson or learnability as the first argument, got {policy_name}.")
-    runtime.build_sampler = partial(build_sampler_with, policy_name)
+    runtime.build_item_source = partial(build_sampler_with, policy_name)
     sys.exit(main())

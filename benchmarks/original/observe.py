@@ -190,20 +190,20 @@ class OwnSide(Side):
         await env.setup()
 
     def watch_scores(self, env: Any) -> Callable[[Sequence[str]], list[dict[str, Any]]]:
-        episodes: list[Any] = []
+        groups: list[Any] = []
         observe = env.run.telemetry.observe
 
-        def observe_and_note(episode: Any) -> None:
-            episodes.append(episode)
-            observe(episode)
+        def observe_and_note(group: Any) -> None:
+            groups.append(group)
+            observe(group)
 
         env.run.telemetry.observe = observe_and_note
 
         def describe(texts: Sequence[str]) -> list[dict[str, Any]]:
-            if not episodes:
+            if not groups:
                 return [{"base": None} for _ in texts]
-            episode = episodes.pop()
-            return [_describe_rollout(rollout) for rollout in episode.rollouts]
+            group = groups.pop()
+            return [_describe_rollout(rollout) for rollout in group.rollouts]
 
         return describe
 

@@ -36,7 +36,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from reasoning_gym_environment.sampling.curriculum import GroupResult
-from reasoning_gym_environment.sampling.item_maker import derive_random, loading
+from reasoning_gym_environment.sampling.seeds import derive_random
+from reasoning_gym_environment.utils.saved_state import loading
 
 from .learning_progress import Group, progress
 from .policy import TaskPolicy, has_signal

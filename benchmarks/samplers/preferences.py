@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import NonNegativeInt, TypeAdapter
 
 from reasoning_gym_environment.sampling.curriculum import GroupResult
-from reasoning_gym_environment.sampling.item_maker import derive_random, loading
+from reasoning_gym_environment.sampling.seeds import derive_random
+from reasoning_gym_environment.utils.saved_state import loading
 
 from .policy import TaskPolicy
 

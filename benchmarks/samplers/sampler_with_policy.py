@@ -13,9 +13,8 @@ from typing import Any
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
-from reasoning_gym_environment.sampling.item_stream import PREFETCH, ItemStream, Sampler
-from reasoning_gym_environment.sampling.level_chooser import build_level_chooser
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.item_stream import PREFETCH, ItemSource, ItemStream
+from reasoning_gym_environment.sampling.levels import LevelLimits, level_chooser
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder
 
@@ -40,7 +39,7 @@ class StreamWithPolicy(ItemStream):
 
 
 @dataclass
-class SamplerWithPolicy(Sampler):
+class SamplerWithPolicy(ItemSource):
     """A sampler whose policy learns from the rewards, like the curriculum."""
 
     policy: TaskPolicy = field(kw_only=True)
@@ -68,7 +67,7 @@ def build_sampler_with(
     *,
     may_overtake: bool = False,
 ) -> SamplerWithPolicy:
-    """The sampler that `build_sampler` makes, with the policy of this name: thompson or learnability."""
+    """The sampler that `build_item_source` makes, with the policy of this name: thompson or learnability."""
     limits = LevelLimits(ladders)
     curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
     weights = {task.name: task.weight for task in maker.catalog.tasks}
@@ -82,7 +81,7 @@ def build_sampler_with(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
-        levels=build_level_chooser(settings, ladders, curriculum),
+        levels=level_chooser(settings, ladders, curriculum),
         limits=limits,
         prefetch=PREFETCH,
         may_overtake=may_overtake,

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeFloat, TypeAdapter
 
 from reasoning_gym_environment.sampling.curriculum import GroupResult
-from reasoning_gym_environment.sampling.item_maker import derive_random, loading
+from reasoning_gym_environment.sampling.seeds import derive_random
+from reasoning_gym_environment.utils.saved_state import loading
 
 from .policy import TaskPolicy, has_signal
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reasoning_gym_environment.sampling.curriculum import GroupResult
-from reasoning_gym_environment.sampling.item_stream import draw_task
+from reasoning_gym_environment.sampling.levels import choose_task
 
 from .policy import TaskPolicy
 
@@ -19,7 +19,7 @@ class WeightedTasks(TaskPolicy):
         self._seed = seed
 
     def choose(self, index: int, instance: str) -> str:
-        return draw_task(self._weights, self._seed, instance, index)
+        return choose_task(self._weights, self._seed, instance, index)
 
     def observe(self, result: GroupResult) -> None:
         """Results do not change the weights."""

@@ -32,7 +32,7 @@ from ..inference.client import InferenceClient
 from ..inference.prompts import (
     EstimatedTokens,
     Prompt,
-    Sampling,
+    RequestParameters,
     TokenBudget,
     build_messages,
 )
@@ -186,14 +186,14 @@ def first_request(
     budget: TokenBudget,
     *,
     evaluates: bool = False,
-) -> tuple[Prompt, Sampling]:
+) -> tuple[Prompt, RequestParameters]:
     """A short first request with the same parameters as the later requests, so that a refusal comes at the start."""
     prompt = inference.render(build_messages(FIRST_QUESTION))
     if evaluates:
         room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-        return prompt, Sampling(1, room, config.eval_temperature, split="eval")
+        return prompt, RequestParameters(1, room, config.eval_temperature, split="eval")
     room = budget.of_completion(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-    return prompt, Sampling(config.group_size, room, config.train_temperature, config.train_top_p)
+    return prompt, RequestParameters(config.group_size, room, config.train_temperature, config.train_top_p)
 
 
 def refuse_testing(inference: InferenceClient) -> None:
@@ -227,8 +227,8 @@ async def check_first_request(config: ReasoningGymEnvConfig, inference: Inferenc
 
     The run itself handles all other failures.
     """
-    prompt, sampling = first_request(config, inference, budget)
-    await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in inference.adapters))
+    prompt, parameters = first_request(config, inference, budget)
+    await asyncio.gather(*(_ask_once(adapter, prompt, parameters) for adapter in inference.adapters))
 
 
 async def check_offline_use(
@@ -248,14 +248,14 @@ async def check_offline_use(
         await asyncio.gather(*(adapter.find_context() for adapter in adapters))
         return
     _check_wandb(config)
-    prompt, sampling = first_request(config, inference, budget, evaluates=evaluates)
+    prompt, parameters = first_request(config, inference, budget, evaluates=evaluates)
     problems = await asyncio.gather(*(_probe(adapter.health_url) for adapter in adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
     reachable = [adapter for adapter, problem in zip(adapters, problems, strict=True) if problem is None]
-    await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in reachable))
+    await asyncio.gather(*(_ask_once(adapter, prompt, parameters) for adapter in reachable))
 
 
 def set_log_levels(config: ReasoningGymEnvConfig) -> None:
@@ -299,14 +299,14 @@ def raise_open_file_limit() -> None:
 # --- is a server there?
 
 
-async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> None:
+async def _ask_once(server: ServerAdapter, prompt: Prompt, parameters: RequestParameters) -> None:
     """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
 
     The run itself handles failures that may pass, such as a busy server. Raises EnvironmentSetupError if the server
     refuses the request.
     """
     try:
-        await with_deadline(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
+        await with_deadline(PROBE_TIMEOUT_S, server.probe(prompt, parameters))
     except TimeoutError:
         logger.info(
             "%s takes more than %.0f s for its first completions.",

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
-from ..items import episode_of
-from ..records import Episode, plain
+from ..items import group_of
+from ..records import Group, to_json
 from ..storage.json_lines import AppendLog, described, open_groups
 from ..storage.patient_writer import PatientWriter
 from ..tasks import reasoning_gym_source as library
@@ -73,7 +73,7 @@ IDENTITY_SETTINGS = (
 
 def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
     """The settings that every line of the file has."""
-    determining = {name: plain(getattr(config, name)) for name in IDENTITY_SETTINGS}
+    determining = {name: to_json(getattr(config, name)) for name in IDENTITY_SETTINGS}
     return {
         "model_name": model_name,
         "reasoning_gym": library.load().version,
@@ -130,12 +130,12 @@ class ProcessFile:
         self._writes: dict[int, asyncio.Task[None]] = {}
         """The writes for which `is_written` was not called yet, by the identity of the item's entry."""
 
-    def write(self, group: Mapping[str, Any], episode: Episode | None) -> None:
+    def write(self, payload: Mapping[str, Any], group: Group | None) -> None:
         """Begin to append a group."""
-        assert episode is not None, "process gives every group its item"
-        details = described(episode, self._version, self._groups.identity or {})
-        write = asyncio.create_task(self._writer.write({**group, **details}))
-        self._writes[id(episode.problem.entry)] = write
+        assert group is not None, "process gives every group its item"
+        details = described(group, self._version, self._groups.identity or {})
+        write = asyncio.create_task(self._writer.write({**payload, **details}))
+        self._writes[id(group.problem.entry)] = write
 
     async def is_written(self, item: Any) -> bool:
         """Wait until the group of this item is on the disk. Returns False if it was not passed to `write`.
@@ -208,17 +208,17 @@ class GroupWriter:
     def _replay(self) -> None:
         """Bring the stream to the state that follows the groups in the file.
 
-        The stream skips the items of these groups, and the sampler learns from their rewards.
+        The stream skips the items of these groups, and the item source learns from their rewards.
         """
         run = self._run
         written = self._groups.done.values()
         # Training may exclude tasks of the catalog, and an earlier release may have served them.
         served = run.stream.maker.catalog
-        run.state.step = len(written)
+        run.state.groups_written = len(written)
         run.stream.leave_out({group.index for group in written})
         for group in written:
             if group.credits and group.task in served:
-                run.sampler.learn(group.task, group.level, group.credits)
+                run.item_source.learn(group.task, group.level, group.credits)
 
     async def _estimate(self) -> None:
         """Draw the first items, and log an estimate of the requests and tokens of all items."""
@@ -320,33 +320,33 @@ class GroupWriter:
 
         Raises EnvironmentSetupError if the group cannot be written.
         """
-        group, _ = await self._env.collect_trajectories(item)
-        if group is None:
-            self._env.pipeline.drop_if_unfinished(episode_of(item))
+        payload, _ = await self._env.collect_trajectories(item)
+        if payload is None:
+            self._env.pipeline.drop_if_unfinished(group_of(item))
             return False
         # The completions have been paid for, so the group is written even if the run is stopped now.
-        is_written: bool = await uninterrupted(self._write(group, item))
+        is_written: bool = await uninterrupted(self._write(payload, item))
         return is_written
 
-    async def _write(self, group: Any, item: Any) -> bool:
+    async def _write(self, payload: Any, item: Any) -> bool:
         env = self._env
-        episode = episode_of(item)
-        group = await env.postprocess_histories(group)
-        if group is None:
-            env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
+        group = group_of(item)
+        payload = await env.postprocess_histories(payload)
+        if payload is None:
+            env.pipeline.drop(group, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
             return False
-        await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
+        await env.handle_send_to_api(payload, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
         try:
             is_written = await self._file.is_written(item)
         except EnvironmentSetupError:
-            env.pipeline.abandon(episode)
+            env.pipeline.abandon(group)
             raise
         if not is_written:
-            env.pipeline.drop_if_not_handed_on(episode)
+            env.pipeline.drop_if_not_handed_on(group)
             return False
-        env.pipeline.finish(episode, GroupOutcome.WRITTEN)
-        self._run.state.step += 1
-        if self._run.state.step % LOG_EVERY == 0:
+        env.pipeline.finish(group, GroupOutcome.WRITTEN)
+        self._run.state.groups_written += 1
+        if self._run.state.groups_written % LOG_EVERY == 0:
             await env.wandb_log()
         return True
 

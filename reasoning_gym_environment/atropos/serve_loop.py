@@ -31,7 +31,7 @@ from typing import Any
 
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
-from ..items import episode_of
+from ..items import group_of
 from ..telemetry.telemetry import GroupOutcome, keep_newest
 from ..trainer.run_state import RunState
 from ..utils.clock import now
@@ -292,9 +292,9 @@ class ServeLoop:
         self._evaluation = asyncio.create_task(evaluate_at_step(self._env))
         self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
-            for group, item in self._groups.items():
-                if not episode_of(item).is_sampled:
-                    group.cancel()
+            for making, item in self._groups.items():
+                if not group_of(item).is_sampled:
+                    making.cancel()
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # An evaluation that fails costs its own numbers. Training continues.
@@ -357,40 +357,40 @@ class ServeLoop:
 
     def _start(self, item: Any) -> None:
         self._started_at = now()
-        group = asyncio.create_task(self._make_group(item))
-        self._groups[group] = item
-        group.add_done_callback(partial(self._group_ended, item))
+        making = asyncio.create_task(self._make_group(item))
+        self._groups[making] = item
+        making.add_done_callback(partial(self._group_ended, item))
 
     async def _make_group(self, item: Any) -> None:
         """One group, from its item to the API client."""
         env = self._env
         began = now()
-        group, _ = await env.collect_trajectories(item)
-        if group is None:
+        payload, _ = await env.collect_trajectories(item)
+        if payload is None:
             # Here and not in `_send`, which begins later: by then, a requeued item could be handed out again.
-            env.pipeline.drop_if_unfinished(episode_of(item))
+            env.pipeline.drop_if_unfinished(group_of(item))
         # A group that has its completions is not cancelled any more.
-        is_made = await uninterrupted(self._send(group, item))
+        is_made = await uninterrupted(self._send(payload, item))
         duration = now() - began
         durations_by_outcome = env.succeeded_task_duration if is_made else env.failed_task_duration
         for durations in (env.task_duration, durations_by_outcome):
             durations.append(duration)
             keep_newest(durations)
 
-    async def _send(self, group: Any, item: Any) -> bool:
+    async def _send(self, payload: Any, item: Any) -> bool:
         """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""
         env = self._env
-        episode = episode_of(item)
+        group = group_of(item)
         is_made = False
-        is_finished = group is None
+        is_finished = payload is None
         try:
-            if group is not None:
-                group = await env.postprocess_histories(group)
-                if group is None:
-                    env.pipeline.drop(episode, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
+            if payload is not None:
+                payload = await env.postprocess_histories(payload)
+                if payload is None:
+                    env.pipeline.drop(group, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
                 else:
-                    await env.handle_send_to_api(group, item)
-                    env.pipeline.drop_if_not_handed_on(episode)
+                    await env.handle_send_to_api(payload, item)
+                    env.pipeline.drop_if_not_handed_on(group)
                     is_made = True
                 is_finished = True
             await env.cleanup()
@@ -402,16 +402,16 @@ class ServeLoop:
             if is_finished:
                 self._run.failures.note("error in cleanup, after a group", f"{type(error).__name__}: {error}")
             else:
-                env.pipeline.note_fault(episode, error)
+                env.pipeline.note_fault(group, error)
         return is_made
 
-    def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:
-        del self._groups[group]
-        if group.cancelled():
+    def _group_ended(self, item: Any, making: asyncio.Task[None]) -> None:
+        del self._groups[making]
+        if making.cancelled():
             # A task that is cancelled before its first step does not run at all, so its item is still with it.
-            self._env.pipeline.abandon(episode_of(item))
+            self._env.pipeline.abandon(group_of(item))
         else:
-            self._note_error(group)
+            self._note_error(making)
         self._changed.set()
 
     def _note_error(self, task: asyncio.Task[None]) -> None:

@@ -31,7 +31,7 @@ from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Outcome, Score
-from ..sampling.item_maker import derive_seed
+from ..sampling.seeds import derive_seed
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of

@@ -21,7 +21,7 @@ from ..errors import EnvironmentSetupError, GenerationError, UnknownNameError
 from ..evaluation.questions import EvalSet
 from ..integrations.recipe import Recipe
 from ..records import Problem
-from ..sampling.item_maker import question_digest
+from ..sampling.seeds import question_digest
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import folder_name, printable
 from .dataset_folder import CARD

@@ -31,8 +31,8 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..report.load import Group, files_of, group_in
-from ..sampling.item_maker import is_held_out
+from ..report.load import DumpedGroup, files_of, group_in
+from ..sampling.seeds import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import folder_name, path_name, positive, share, whole
@@ -308,7 +308,7 @@ def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: 
         yield from rows
 
 
-def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[Group]:
+def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[DumpedGroup]:
     """The groups of all files. Adds the models that their lines name to the summary."""
     for path in tqdm(files, "export", unit="file", disable=None):
         with path.open("rb") as file:
@@ -325,7 +325,7 @@ def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[Group]:
                 yield group
 
 
-def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
+def _rows(group: DumpedGroup, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
     """Rows of a group's good completions, the best first.
 
     `taken` has the hashes of the completions of this question that have a row, and gets the hashes of the new rows.

@@ -26,7 +26,7 @@ from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import positive, share, whole
 from .dataset_folder import write_card
-from .item_formats import ITEM_FORMATS, Item, Row, Split, write_rows
+from .item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
 from .items import right_answer, training_items
 
 CARD_TEMPLATE = "items_card.md.j2"
@@ -177,12 +177,12 @@ class _Items:
                 counts[problem.level] += 1
         return ", ".join(f"{level} ({counts[level]})" for level in sorted(counts)) or "default config"
 
-    def rows(self, row_of: Callable[[Item], Row]) -> list[Row]:
+    def rows(self, row_of: Callable[[ExportedItem], Row]) -> list[Row]:
         """The rows, in order."""
         rows = []
         for index, problem in enumerate(self.problems):
             answer = right_answer(problem.task, problem.entry)
-            rows.append(row_of(Item(problem, self.split, index, answer)))
+            rows.append(row_of(ExportedItem(problem, self.split, index, answer)))
         return rows
 
 

@@ -1,6 +1,6 @@
 """The formats of `export --items`. Each format turns an item into a row that a trainer reads.
 
-    Item ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
+    ExportedItem ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
 
 Every row has the recipe of its item, with which this package makes the item again. The trainer's own code reads the
 other fields. The rows have no completions.
@@ -19,7 +19,7 @@ from ..errors import EnvironmentSetupError
 from ..inference.prompts import as_dicts
 from ..integrations.recipe import Recipe
 from ..integrations.rows import RECIPE
-from ..records import plain
+from ..records import to_json
 
 Row = dict[str, Any]
 Split = Literal["train", "eval"]
@@ -29,7 +29,7 @@ NEMO_AGENT = {"type": "responses_api_agents", "name": "reasoning_gym_simple_agen
 
 
 @dataclass(frozen=True)
-class Item:
+class ExportedItem:
     """An item of the export. `index` counts the items of the export. `answer` is a right answer, or None if unknown."""
 
     problem: PromptedProblem
@@ -50,7 +50,7 @@ class Item:
 class Format:
     """A format of rows."""
 
-    row: Callable[[Item], Row]
+    row: Callable[[ExportedItem], Row]
     """Makes the row of an item."""
     columns: Mapping[str, Any]
     """Column -> type, as in `_arrow_type`. Empty for JSON lines."""
@@ -64,7 +64,7 @@ class Format:
         return bool(self.columns)
 
 
-def verl_row(item: Item) -> Row:
+def verl_row(item: ExportedItem) -> Row:
     """The columns that verl's datasets and reward managers read."""
     problem = item.problem
     return {
@@ -76,7 +76,7 @@ def verl_row(item: Item) -> Row:
     }
 
 
-def nemo_row(item: Item) -> Row:
+def nemo_row(item: ExportedItem) -> Row:
     """A row for NeMo Gym: the request to the model, and the item for its reasoning_gym server.
 
     JSON does not preserve the types in the metadata. Therefore the metadata also has the recipe, with which
@@ -89,17 +89,17 @@ def nemo_row(item: Item) -> Row:
         "responses_create_params": {"input": item.prompt},
         "question": problem.question,
         "answer": None if answer is None else str(answer),
-        "metadata": {**plain(metadata), RECIPE: item.recipe},
+        "metadata": {**to_json(metadata), RECIPE: item.recipe},
         "agent_ref": NEMO_AGENT,
     }
 
 
-def trl_row(item: Item) -> Row:
+def trl_row(item: ExportedItem) -> Row:
     """A prompt in TRL's conversational format, and the recipe. TRL passes the recipe to the reward function."""
     return {"prompt": item.prompt, **item.recipe}
 
 
-def hf_row(item: Item) -> Row:
+def hf_row(item: ExportedItem) -> Row:
     """TRL's columns, and columns for people who read the dataset."""
     problem = item.problem
     return {

@@ -30,7 +30,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.results import summarise
 from ..evaluation.runner import METRICS, SAMPLES, grading
 from ..evaluation.runner import scored_fields as scored_sample
-from ..records import Completion, FormatFailure, Outcome, Problem, plain
+from ..records import Completion, FormatFailure, Outcome, Problem, to_json
 from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
@@ -291,7 +291,7 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
     thinking_opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
     scores = await score_with_retry(runtime.scorer, problem, completions, thinking_opened=thinking_opened)
-    answer = plain(problem.entry.get("answer"))
+    answer = to_json(problem.entry.get("answer"))
     if is_sample:
         [score] = scores
         has_crashed = score.outcome is Outcome.CRASHED
@@ -352,7 +352,7 @@ def _was_opened(row: Mapping[str, Any], text: str) -> bool:
 def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Put new values into the record. Returns the old values of the same names."""
     old = {name: record[name] for name in new if name in record}
-    record.update(plain(new))
+    record.update(to_json(new))
     return old
 
 

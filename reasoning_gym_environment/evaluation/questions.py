@@ -30,15 +30,8 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_maker import (
-    HELD_OUT_ONE_IN,
-    ItemAddress,
-    ItemMaker,
-    Rule,
-    derive_seed,
-    is_held_out,
-    question_digest,
-)
+from ..sampling.item_maker import ItemAddress, ItemMaker
+from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of

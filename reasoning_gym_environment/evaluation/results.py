@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Sample: TypeAlias = Mapping[str, Any]
-Measure: TypeAlias = Callable[[Sample], "float | None"]
+EvalSample: TypeAlias = Mapping[str, Any]
+Measure: TypeAlias = Callable[[EvalSample], "float | None"]
 """A function that returns the number to average for a scored sample, or None if the sample lacks it."""
 
 TASK_TABLE = "eval/tasks"
@@ -115,7 +115,7 @@ class EvalResults:
         return values
 
 
-def summarise(samples: Sequence[Sample]) -> EvalResults:
+def summarise(samples: Sequence[EvalSample]) -> EvalResults:
     """Raises EnvironmentSetupError if no completion has a score."""
     scored = [sample for sample in samples if _is_scored(sample)]
     reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if not _is_scored(sample))
@@ -147,7 +147,7 @@ def summarise(samples: Sequence[Sample]) -> EvalResults:
     )
 
 
-def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
+def scope(name: str, category: str, samples: Sequence[EvalSample]) -> ScopeResult:
     """The result of these samples."""
     groups = by_question(samples)
     scored = sum(_is_scored(sample) for sample in samples)
@@ -179,47 +179,47 @@ def is_correct(value: float) -> float:
     return float(value >= CORRECT_THRESHOLD)
 
 
-def score_of(sample: Sample) -> float:
+def score_of(sample: EvalSample) -> float:
     return float(sample["score"])
 
 
-def credit_of(sample: Sample) -> float:
+def credit_of(sample: EvalSample) -> float:
     """What the completion adds to the mean score. Results of other programs have only a score."""
     credit = sample.get("credit")
     return score_of(sample) if credit is None else float(credit)
 
 
-def correct(sample: Sample) -> float:
+def correct(sample: EvalSample) -> float:
     return is_correct(score_of(sample))
 
 
-def exact(sample: Sample) -> float:
+def exact(sample: EvalSample) -> float:
     return float(score_of(sample) >= 1.0)
 
 
-def _truncated(sample: Sample) -> float | None:
+def _truncated(sample: EvalSample) -> float | None:
     reason = sample.get("finish_reason")
     return None if reason is None else float(reason == "length")
 
 
-def _format_failed(sample: Sample) -> float:
+def _format_failed(sample: EvalSample) -> float:
     return float(sample.get("outcome") == FORMAT_FAILURE)
 
 
-def _completion_tokens(sample: Sample) -> float | None:
+def _completion_tokens(sample: EvalSample) -> float | None:
     return sample.get("num_completion_tokens")
 
 
 # --- samples by question
 
 
-def _is_scored(sample: Sample) -> bool:
+def _is_scored(sample: EvalSample) -> bool:
     return sample.get("score") is not None
 
 
-def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
+def by_question(samples: Iterable[EvalSample]) -> dict[tuple[str, str], list[EvalSample]]:
     """The samples of each question, including unscored samples. A key is the task and the item: index, seed, text."""
-    groups: dict[tuple[str, str], list[Sample]] = {}
+    groups: dict[tuple[str, str], list[EvalSample]] = {}
     for sample in samples:
         task = str(sample.get("task"))
         parts = [str(sample.get(name)) for name in ("index", "seed", "question_digest")]
@@ -228,7 +228,7 @@ def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]
     return groups
 
 
-def as_questions(groups: Mapping[tuple[str, str], Sequence[Sample]], measure: Measure) -> list[Question]:
+def as_questions(groups: Mapping[tuple[str, str], Sequence[EvalSample]], measure: Measure) -> list[Question]:
     """The `measure` of the scored completions of each question, stratified by task, without missing values."""
     questions = []
     for (task, _), members in groups.items():
@@ -255,9 +255,9 @@ def _pass_at(questions: Sequence[Question]) -> dict[str, Estimate | None]:
     return estimates
 
 
-def grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+def grouped(samples: Iterable[EvalSample], field: str) -> list[tuple[str, list[EvalSample]]]:
     """The samples by the text of this field, sorted by it."""
-    groups: dict[str, list[Sample]] = {}
+    groups: dict[str, list[EvalSample]] = {}
     for sample in samples:
         groups.setdefault(str(sample.get(field)), []).append(sample)
     return sorted(groups.items())

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, InferenceError
-from ..inference.prompts import Sampling, build_messages
-from ..records import Completion, Outcome, Problem, Score, plain
-from ..sampling.item_maker import question_digest
+from ..inference.prompts import RequestParameters, build_messages
+from ..records import Completion, Outcome, Problem, Score, to_json
+from ..sampling.seeds import question_digest
 from ..scoring.scorer import Scorer, base_reward, score_with_retry
 from ..settings import PartialCredit
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
@@ -172,7 +172,7 @@ class Evaluator:
         budget = self.budget(len(prompt.tokens))
         if budget is None:
             return sample_of(problem, attempt, unscored_reason="prompt_too_long")
-        sampling = Sampling(
+        parameters = RequestParameters(
             n=1,
             max_tokens=budget,
             temperature=self.temperature,
@@ -180,7 +180,7 @@ class Evaluator:
             patience_s=self.patience_s,
         )
         try:
-            [completion] = await self.inference.complete(prompt, sampling)
+            [completion] = await self.inference.complete(prompt, parameters)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
@@ -246,7 +246,8 @@ def sample_of(
         "attempt": attempt,
         "question_digest": question_digest(problem.question),
     }
-    return {name: plain(value) for name, value in sample.items()}
+    record: dict[str, Any] = to_json(sample)
+    return record
 
 
 def scored_fields(score: Score | None, unscored_reason: str = "", credit: float | None = None) -> dict[str, Any]:

@@ -36,13 +36,13 @@ from ..utils.resilience import RepeatedEvents, cancel_and_wait, with_deadline
 from .prompts import (
     Message,
     Prompt,
-    Sampling,
+    RequestParameters,
     build_messages,
     check_tokenizer,
     render,
 )
 from .server_pool import RetryPolicy, ServerPool
-from .servers import Reply, Sampled, ServerAdapter
+from .servers import RawCompletion, Reply, ServerAdapter
 from .spending import Spending
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class InferenceClient:
         return len(self.render(build_messages(question)).tokens)
 
     async def complete(
-        self, prompt: Prompt, sampling: Sampling, *, step: TrainerStep = lambda: None
+        self, prompt: Prompt, parameters: RequestParameters, *, step: TrainerStep = lambda: None
     ) -> list[Completion]:
         """Exactly `sampling.n` completions. `step` gives the trainer's step, for `Completion.sampled_at`.
 
@@ -147,13 +147,13 @@ class InferenceClient:
         in time, RequestRefusedError if the servers refuse the prompt, and EnvironmentSetupError if they refuse every
         prompt.
         """
-        sizes = self.request_sizes(sampling.n)
+        sizes = self.request_sizes(parameters.n)
         requests = []
         for n in sizes:
-            request = self._complete_request(prompt, replace(sampling, n=n), step)
+            request = self._complete_request(prompt, replace(parameters, n=n), step)
             requests.append(asyncio.ensure_future(request))
         try:
-            with self.spending.in_flight(len(sizes) * len(prompt.tokens), sampling.n):
+            with self.spending.in_flight(len(sizes) * len(prompt.tokens), parameters.n):
                 answers = await asyncio.gather(*requests)
         except RequestRefusedError as error:
             self._note_refusal(error, prompt)
@@ -170,27 +170,29 @@ class InferenceClient:
         most = min(limits, default=n)
         return [min(most, n - begin) for begin in range(0, n, most)]
 
-    async def _complete_request(self, prompt: Prompt, sampling: Sampling, step: TrainerStep) -> list[Completion]:
+    async def _complete_request(
+        self, prompt: Prompt, parameters: RequestParameters, step: TrainerStep
+    ) -> list[Completion]:
         completions: list[Completion] = []
-        missing = sampling.n
+        missing = parameters.n
         # Received completions cost money, so further requests only ask for missing completions.
         while missing > 0:
             failed: InferenceError | None = None
             async for attempt in self.servers.policy.attempts():
                 with attempt:
                     try:
-                        answered = await self._request(prompt, replace(sampling, n=missing), step, failed)
+                        answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
                     except InferenceError as error:
                         failed = error
                         raise
             completions += answered[:missing]
-            missing = sampling.n - len(completions)
+            missing = parameters.n - len(completions)
         return completions
 
     async def _request(
         self,
         prompt: Prompt,
-        sampling: Sampling,
+        parameters: RequestParameters,
         step: TrainerStep,
         failed: InferenceError | None,
     ) -> list[Completion]:
@@ -200,10 +202,10 @@ class InferenceClient:
         """
         while True:
             try:
-                async with self.servers.turn(sampling.split, sampling.patience_s, failed=failed) as server:
+                async with self.servers.turn(parameters.split, parameters.patience_s, failed=failed) as server:
                     sampled_at = step()
-                    reply = await _reply_in_time(server, prompt, sampling)
-                    return self._completions_of(reply, server, prompt, sampling.split, sampled_at)
+                    reply = await _reply_in_time(server, prompt, parameters)
+                    return self._completions_of(reply, server, prompt, parameters.split, sampled_at)
             except ServerBusyError as error:
                 self.events.note("requests put off, the server is busy", str(error))
             except InferenceError as error:
@@ -238,51 +240,51 @@ class InferenceClient:
         """Raises InferenceError if no completion of the reply is valid."""
         completions = []
         problem = "there are none"
-        for sampled in reply.completions:
-            invalid_reason, detail = self._invalid(sampled, split)
+        for raw in reply.completions:
+            invalid_reason, detail = self._invalid(raw, split)
             if invalid_reason:
                 problem = detail
                 kind = f"completions with {invalid_reason}, sent without advantage"
                 self.events.note(kind, f"{server.address}: {detail}")
-            completion = self._completion(sampled, reply.prompt_ids or prompt.tokens, split, invalid_reason)
+            completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
         # The tokens of invalid completions are replaced, but they were generated.
-        returned = sum(len(sampled.ids) for sampled in reply.completions)
+        returned = sum(len(raw.ids) for raw in reply.completions)
         self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             raise InferenceError(f"{server.address}: {count}: {problem}")
         return completions
 
-    def _invalid(self, sampled: Sampled, split: str) -> tuple[str | None, str]:
+    def _invalid(self, raw: RawCompletion, split: str) -> tuple[str | None, str]:
         """The reason why a completion must not count, and its details; (None, "") for a valid completion."""
-        if split == "train" and not sampled.ids:
+        if split == "train" and not raw.ids:
             return "no_tokens", "it has no tokens"
-        if sampled.text is not None:
+        if raw.text is not None:
             return None, ""
-        if sampled.finish_reason in (None, "abort"):
-            return "aborted", f"its finish reason is {sampled.finish_reason}"
+        if raw.finish_reason in (None, "abort"):
+            return "aborted", f"its finish reason is {raw.finish_reason}"
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
-        unknown = [token for token in sampled.ids if not self._is_token(token)]
+        unknown = [token for token in raw.ids if not self._is_token(token)]
         if unknown:
             return "unknown_tokens", f"the tokenizer has no token {unknown[0]!r:.60}"
-        problem = _problem_of(sampled.logprobs or [], len(sampled.ids))
+        problem = _problem_of(raw.logprobs or [], len(raw.ids))
         if problem:
             return "bad_logprobs", problem
         return None, ""
 
     def _completion(
         self,
-        sampled: Sampled,
+        raw: RawCompletion,
         prompt_ids: list[int],
         split: str,
         invalid_reason: str | None,
     ) -> Completion:
-        ids = sampled.ids
-        logprobs = sampled.logprobs
-        text = sampled.text
+        ids = raw.ids
+        logprobs = raw.logprobs
+        text = raw.text
         if text is None:
             known = [token for token in ids if self._is_token(token)]
             text = self._tokenizer.decode(known, skip_special_tokens=True)
@@ -298,7 +300,7 @@ class InferenceClient:
             tokens=prompt_ids + ids,
             masks=[MASKED] * len(prompt_ids) + ids,
             logprobs=None if logprobs is None else [1.0] * len(prompt_ids) + logprobs,
-            finish_reason=str(sampled.finish_reason),
+            finish_reason=str(raw.finish_reason),
             invalid_reason=invalid_reason,
         )
 
@@ -310,12 +312,12 @@ class InferenceClient:
         return frozenset(self._tokenizer.get_vocab().values())
 
 
-async def _reply_in_time(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> Reply:
+async def _reply_in_time(server: ServerAdapter, prompt: Prompt, parameters: RequestParameters) -> Reply:
     try:
-        return await with_deadline(sampling.timeout_s, server.sample(prompt, sampling))
+        return await with_deadline(parameters.timeout_s, server.sample(prompt, parameters))
     except TimeoutError as error:
         raise RequestTimeoutError(
-            f"{server.address}: no answer within {sampling.timeout_s:g} s, env.worker_timeout"
+            f"{server.address}: no answer within {parameters.timeout_s:g} s, env.worker_timeout"
         ) from error
 
 

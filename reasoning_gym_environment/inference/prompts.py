@@ -65,7 +65,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class RequestParameters:
     """How completions are sampled. `split` chooses the server's training or evaluation queue.
 
     Without `top_p`, vLLM and SGLang sample from the whole distribution, and other servers use their own default. A
@@ -83,8 +83,8 @@ class Sampling:
     timeout_s: float | None = None
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """The sampling parameters of a request."""
+    def body(self) -> dict[str, Any]:
+        """The sampling parameters as the body of a request names them."""
         given = {
             "n": self.n,
             "max_tokens": self.max_tokens,

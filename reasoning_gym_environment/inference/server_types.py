@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import EnvironmentSetupError, RequestRefusedError
-from .prompts import Prompt, Sampling
-from .servers import MAY_DEPEND_ON_FORM, Reply, Sampled, ServerAdapter
+from .prompts import Prompt, RequestParameters
+from .servers import MAY_DEPEND_ON_FORM, RawCompletion, Reply, ServerAdapter
 
 NO_SUCH_ENDPOINT = (404, 405)
 
@@ -45,35 +45,35 @@ class VllmAdapter(ServerAdapter):
 
     _has_generate: bool | None = None
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         if self._has_generate is not False:
             try:
-                reply = await self._generate(prompt, sampling)
+                reply = await self._generate(prompt, parameters)
             except RequestRefusedError as error:
                 if self._has_generate or error.status not in NO_SUCH_ENDPOINT:
                     raise
             else:
                 self._has_generate = True
                 return reply
-        reply = await self._complete(prompt, sampling)
+        reply = await self._complete(prompt, parameters)
         self._has_generate = False
         return reply
 
-    async def _generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def _generate(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """With Atropos' own endpoint."""
         request = {
             **WHOLE_DISTRIBUTION,
-            **sampling.parameters,
+            **parameters.body,
             "logprobs": 0,
             "prompt": {"prompt_token_ids": prompt.tokens},
         }
         return await self._read(f"{self.root}/generate", request, prompt)
 
-    async def _complete(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def _complete(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """With the endpoint of stock vLLM."""
         request = {
             **WHOLE_DISTRIBUTION,
-            **sampling.parameters,
+            **parameters.body,
             "logprobs": 0,
             "model": self.config.model_name,
             "prompt": prompt.tokens,
@@ -88,7 +88,7 @@ class VllmAdapter(ServerAdapter):
         return Reply([_of_id_logprobs(row, reason) for row, reason in rows])
 
 
-def _of_id_logprobs(row: list[Any], reason: Any) -> Sampled:
+def _of_id_logprobs(row: list[Any], reason: Any) -> RawCompletion:
     """`row` has a list with a single mapping {token id: log probability} for each token."""
     ids = []
     logprobs = []
@@ -96,7 +96,7 @@ def _of_id_logprobs(row: list[Any], reason: Any) -> Sampled:
         [(token, logprob), *_] = position[0].items()
         ids.append(int(token))
         logprobs.append(logprob)
-    return Sampled(reason, ids, logprobs)
+    return RawCompletion(reason, ids, logprobs)
 
 
 def _of_choices(choices: list[Any]) -> Reply:
@@ -106,7 +106,7 @@ def _of_choices(choices: list[Any]) -> Reply:
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
         reported = choice.get("logprobs") or {}
         logprobs = list(reported.get("token_logprobs") or [])
-        completions.append(Sampled(choice.get("finish_reason"), list(choice["token_ids"]), logprobs))
+        completions.append(RawCompletion(choice.get("finish_reason"), list(choice["token_ids"]), logprobs))
     prompt_ids = choices[0].get("prompt_token_ids") if choices else None
     return Reply(completions, prompt_ids)
 
@@ -114,12 +114,12 @@ def _of_choices(choices: list[Any]) -> Reply:
 class SglangAdapter(ServerAdapter):
     """SGLang's own `/generate`."""
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        parameters = WHOLE_DISTRIBUTION | sampling.parameters
-        parameters["max_new_tokens"] = parameters.pop("max_tokens")
+    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
+        sampling_params = WHOLE_DISTRIBUTION | parameters.body
+        sampling_params["max_new_tokens"] = sampling_params.pop("max_tokens")
         request = {
             "input_ids": prompt.tokens,
-            "sampling_params": parameters,
+            "sampling_params": sampling_params,
             "return_logprob": True,
         }
         return await self._read(f"{self.root}/generate", request, prompt)
@@ -129,7 +129,7 @@ class SglangAdapter(ServerAdapter):
         return Reply([_of_meta_info(choice["meta_info"]) for choice in choices])
 
 
-def _of_meta_info(meta: Mapping[str, Any]) -> Sampled:
+def _of_meta_info(meta: Mapping[str, Any]) -> RawCompletion:
     """`output_token_logprobs` has [log probability, token id, text] for each token."""
     tokens = meta["output_token_logprobs"]
     ids = [token[1] for token in tokens]
@@ -137,7 +137,7 @@ def _of_meta_info(meta: Mapping[str, Any]) -> Sampled:
     reason = meta.get("finish_reason")
     if isinstance(reason, dict):
         reason = reason.get("type")
-    return Sampled(reason, ids, logprobs)
+    return RawCompletion(reason, ids, logprobs)
 
 
 class ChatAdapter(ServerAdapter):
@@ -155,11 +155,11 @@ class ChatAdapter(ServerAdapter):
     def health_url(self) -> str:
         return f"{self.address}/models"
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         refusals = []
         for name in self._limit_names:
             try:
-                reply = await self._complete(prompt, sampling, name)
+                reply = await self._complete(prompt, parameters, name)
             except RequestRefusedError as error:
                 refusals.append(error)
                 if error.status not in MAY_DEPEND_ON_FORM:
@@ -169,11 +169,11 @@ class ChatAdapter(ServerAdapter):
                 return reply
         raise refusals[0]
 
-    async def _complete(self, prompt: Prompt, sampling: Sampling, limit_name: str) -> Reply:
+    async def _complete(self, prompt: Prompt, parameters: RequestParameters, limit_name: str) -> Reply:
         request = {
             "model": self.config.model_name,
             "messages": prompt.messages,
-            **sampling.parameters,
+            **parameters.body,
         }
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
@@ -190,7 +190,7 @@ class ChatAdapter(ServerAdapter):
             # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
             text = text.encode(errors="replace").decode()
             reason = choice.get("finish_reason")
-            completions.append(Sampled(reason, self._tokenized(text, reason), text=text))
+            completions.append(RawCompletion(reason, self._tokenized(text, reason), text=text))
         usage = reply.get("usage") or {}
         used = usage.get("completion_tokens")
         return Reply(completions, used=used if isinstance(used, int) else 0)
@@ -231,7 +231,7 @@ class HarnessAdapter(ServerAdapter):
         self.address = "the test harness of Atropos"
         self.root = self.address
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
 

@@ -31,7 +31,7 @@ from ..errors import (
     UnreadableReplyError,
 )
 from ..records import MIN_COMPLETION_TOKENS
-from .prompts import Prompt, Sampling
+from .prompts import Prompt, RequestParameters
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ SAMPLING_REMEDY = (
 
 
 @dataclass(frozen=True)
-class Sampled:
+class RawCompletion:
     """A completion as the server returned it, unchecked. `text` is None if the server returned token ids."""
 
     finish_reason: Any
@@ -90,7 +90,7 @@ class Reply:
     Raises TypeError if `prompt_ids` has other values than integers.
     """
 
-    completions: list[Sampled]
+    completions: list[RawCompletion]
     prompt_ids: list[int] | None = None
     used: int = 0
 
@@ -151,7 +151,7 @@ class ServerAdapter:
 
     # --- one request
 
-    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """The reply to one request. Raises InferenceError or a subclass of it."""
         raise InferenceError("This server takes no requests.")
 
@@ -213,40 +213,42 @@ class ServerAdapter:
 
     # --- what the server supports
 
-    async def probe(self, prompt: Prompt, sampling: Sampling) -> None:
+    async def probe(self, prompt: Prompt, parameters: RequestParameters) -> None:
         """Make the first request, and find out the context length and the completions of a request.
 
         If the server refuses several completions, a second request asks for one. Raises what `sample` raises.
         """
         await self.find_context()
-        sampling = self._within_context(prompt, sampling)
-        requested = min(sampling.n, self.completions_per_request or sampling.n)
+        parameters = self._within_context(prompt, parameters)
+        requested = min(parameters.n, self.completions_per_request or parameters.n)
         try:
-            reply = await self.sample(prompt, replace(sampling, n=requested))
+            reply = await self.sample(prompt, replace(parameters, n=requested))
         except RequestRefusedError as refusal:
             if requested == 1 or refusal.status not in MAY_DEPEND_ON_FORM:
                 raise
-            await self._probe_single_completion(prompt, sampling, refusal)
+            await self._probe_single_completion(prompt, parameters, refusal)
         else:
             received = len(reply.completions)
             if 0 < received < requested:
                 self.completions_per_request = received
                 self._note("completions_per_request", received, f"it returns {received} of {requested} completions")
 
-    async def _probe_single_completion(self, prompt: Prompt, sampling: Sampling, refusal: RequestRefusedError) -> None:
+    async def _probe_single_completion(
+        self, prompt: Prompt, parameters: RequestParameters, refusal: RequestRefusedError
+    ) -> None:
         # Servers refuse at once. If the caller stops waiting for this request, the server has accepted it.
         self.completions_per_request = 1
         try:
-            await self.sample(prompt, replace(sampling, n=1))
+            await self.sample(prompt, replace(parameters, n=1))
         except RequestRefusedError:
             raise refusal from None
         self._note("completions_per_request", 1, str(refusal))
 
-    def _within_context(self, prompt: Prompt, sampling: Sampling) -> Sampling:
+    def _within_context(self, prompt: Prompt, parameters: RequestParameters) -> RequestParameters:
         if self.context_length is None:
-            return sampling
+            return parameters
         room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
-        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        return replace(parameters, max_tokens=min(parameters.max_tokens, room))
 
     async def find_context(self) -> None:
         """Query the length of the model's context, unless it is known. No provider charges for that."""

@@ -57,7 +57,7 @@ class Question(Observation):
 
 
 @dataclass
-class Group:
+class SharedQuestion:
     """A question, and the rewards of the sessions that have finished it."""
 
     problem: PromptedProblem
@@ -67,7 +67,7 @@ class Group:
     rewards: list[float | None] = field(default_factory=list)
 
 
-class Groups:
+class SharedQuestions:
     """Training questions that several sessions answer. The stream observes a group when its last session has finished.
 
     Any thread may call the methods, which wait for the stream.
@@ -76,10 +76,10 @@ class Groups:
     def __init__(self, stream: ItemStream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self._incomplete: dict[str, Group] = {}
+        self._incomplete: dict[str, SharedQuestion] = {}
         """By name, the groups that further sessions will join."""
 
-    def join(self, name: str, size: int) -> Group:
+    def join(self, name: str, size: int) -> SharedQuestion:
         """The group of this name. Its first session draws the question. After its last session the name is free.
 
         Raises EnvironmentSetupError for a size below 1, or a size that differs from the first session's.
@@ -90,14 +90,14 @@ class Groups:
             if size != expected:
                 raise EnvironmentSetupError(f"group_size of group {name}: expected {expected}, got {size}.")
             if group is None:
-                group = Group(self._stream.next(), size)
+                group = SharedQuestion(self._stream.next(), size)
                 self._incomplete[name] = group
             group.joined += 1
             if group.joined == group.size:
                 del self._incomplete[name]
         return group
 
-    def finish(self, group: Group, reward: float | None) -> None:
+    def finish(self, group: SharedQuestion, reward: float | None) -> None:
         """Count a session as finished. The reward is None if there is no score."""
         with self._lock:
             group.rewards.append(reward)
@@ -111,13 +111,13 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, tasks: Tasks, stream: ItemStream, groups: Groups, held_out: HeldOut) -> None:
+    def __init__(self, tasks: Tasks, stream: ItemStream, groups: SharedQuestions, held_out: HeldOut) -> None:
         super().__init__()
         self._tasks = tasks
         self._stream = stream
         self._groups = groups
         self._held_out = held_out
-        self._group: Group | None = None
+        self._group: SharedQuestion | None = None
         """The open question."""
         self._state = State()
 
@@ -152,14 +152,14 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         }
         given = {name for name, value in choice.items() if value not in (None, "")}
         if split == "eval" and given <= {"index"}:
-            opened = Group(await self._held_out_question(index))
+            opened = SharedQuestion(await self._held_out_question(index))
         elif split != "train":
             raise EnvironmentSetupError(EXPECTED)
         elif not given:
-            opened = Group(await self._stream.next_async())
+            opened = SharedQuestion(await self._stream.next_async())
         elif seed is not None and given <= {"seed", "task", "level"}:
             task = task or Random(seed).choice(self._tasks.names)
-            opened = Group(await self._tasks.draw_async(task, seed, level))
+            opened = SharedQuestion(await self._tasks.draw_async(task, seed, level))
         elif group_size is not None and given == {"group", "group_size"}:
             opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
         else:
@@ -216,6 +216,6 @@ def _question(problem: PromptedProblem, **result: Any) -> Question:
 def build_app(tasks: Tasks) -> FastAPI:
     """OpenEnv's web application over started tasks."""
     stream = ItemStream(tasks)
-    session = partial(ReasoningGymOpenEnv, tasks, stream, Groups(stream), HeldOut(tasks))
+    session = partial(ReasoningGymOpenEnv, tasks, stream, SharedQuestions(stream), HeldOut(tasks))
     # OpenEnv refuses sessions beyond this number.
     return create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=1024)

@@ -21,8 +21,8 @@ from typing import Any
 
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
-from ..records import Problem, plain
-from ..sampling.item_maker import question_digest
+from ..records import Problem, to_json
+from ..sampling.seeds import question_digest
 
 KEPT_ITEMS = 1024
 """Items that `RecentItems` remembers."""
@@ -44,7 +44,7 @@ class Recipe:
     @classmethod
     def of(cls, problem: Problem) -> Recipe:
         """The recipe of a problem that a stream, a held-out set or `Tasks.make` has made."""
-        config = json.dumps(plain(dict(problem.config)), sort_keys=True)
+        config = json.dumps(to_json(dict(problem.config)), sort_keys=True)
         return cls(
             problem.task,
             problem.seed,

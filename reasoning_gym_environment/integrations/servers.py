@@ -34,7 +34,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
-from ..sampling.item_maker import question_digest
+from ..sampling.seeds import question_digest
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
 from ..utils.terminal import positive, seconds
@@ -73,7 +73,7 @@ Text = Annotated[str, BeforeValidator(_without_surrogates)]
 """JSON may hold half a character (`\\ud83d`), which would make the whole request or reply invalid."""
 
 
-class Item(BaseModel, extra="allow"):
+class TaskItem(BaseModel, extra="allow"):
     """An item as reasoning-gym made it."""
 
     question: str
@@ -81,12 +81,12 @@ class Item(BaseModel, extra="allow"):
     metadata: Fields = Field(default_factory=dict)
 
 
-class Group(BaseModel, extra="forbid"):
+class GroupToGrade(BaseModel, extra="forbid"):
     """Completions of a problem: an item as reasoning-gym made it, the seed and config of an item, or its recipe."""
 
     task: str
     completions: list[Text]
-    item: Item | None = None
+    item: TaskItem | None = None
     recipe: Data = None
     seed: int = 0
     config: Fields = Field(default_factory=dict)
@@ -113,7 +113,7 @@ class Graded(BaseModel):
         )
 
 
-class NemoRequest(Item):
+class NemoRequest(TaskItem):
     """The fields of NeMo Gym's reasoning_gym server. The reply contains all other fields of the request too."""
 
     response: dict[str, Any]
@@ -130,7 +130,7 @@ class GradingService:
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
         """Completions."""
 
-    async def grade(self, groups: Sequence[Group]) -> list[list[Graded]]:
+    async def grade(self, groups: Sequence[GroupToGrade]) -> list[list[Graded]]:
         """Raises HTTPException for a task or config that is not valid, and when the queue is full."""
         for number, group in enumerate(groups):
             self._check(number, group)
@@ -145,7 +145,7 @@ class GradingService:
             self.counts["unscored"] += sum(grade.reward is None for grade in group_grades)
         return graded
 
-    def _check(self, number: int, group: Group) -> None:
+    def _check(self, number: int, group: GroupToGrade) -> None:
         if group.recipe is not None:
             # A recipe that does not fit leaves its completions unscored. It does not refuse the request.
             return
@@ -167,19 +167,19 @@ class GradingService:
             detail = f"{in_flight} completions are being graded, and --queue is {self._queue}: try again."
             raise HTTPException(503, detail, headers={"Retry-After": "1"})
 
-    async def _grade_in_time(self, group: Group) -> list[Graded]:
+    async def _grade_in_time(self, group: GroupToGrade) -> list[Graded]:
         try:
             return await asyncio.wait_for(self._grade(group), self._deadline_s)
         except (EnvironmentSetupError, GenerationError, RecursionError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
             return [Graded(reason=reason)] * len(group.completions)
 
-    async def _grade(self, group: Group) -> list[Graded]:
+    async def _grade(self, group: GroupToGrade) -> list[Graded]:
         problem = await self._problem(group)
         grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
         return [Graded.of(grade) for grade in grades]
 
-    async def _problem(self, group: Group) -> PromptedProblem:
+    async def _problem(self, group: GroupToGrade) -> PromptedProblem:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
         if group.recipe is not None:
             return await self._recent.get_async(_recipe_of(group))
@@ -213,7 +213,7 @@ def build_app(
         return Response(text, 422, media_type="application/json")
 
     @app.post("/grade")
-    async def grade(groups: list[Group]) -> list[list[Graded]]:
+    async def grade(groups: list[GroupToGrade]) -> list[list[Graded]]:
         return await service.grade(groups)
 
     @app.post("/verify")
@@ -225,13 +225,13 @@ def build_app(
         if not isinstance(task, str):
             kind = type(task).__name__
             raise HTTPException(422, f"metadata: expected the name of a task in source_dataset, got a {kind}.")
-        item = Item(
+        item = TaskItem(
             question=request.question,
             answer=request.answer,
             metadata=request.metadata,
         )
         completions = [_text_of(request.response)]
-        group = Group(task=task, item=item, recipe=recipe, completions=completions)
+        group = GroupToGrade(task=task, item=item, recipe=recipe, completions=completions)
         [[graded]] = await service.grade([group])
         fields = {
             "score": graded.reward,
@@ -270,7 +270,7 @@ def _described(mistake: dict[str, Any]) -> dict[str, Any]:
     return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
 
 
-def _recipe_of(group: Group) -> Recipe:
+def _recipe_of(group: GroupToGrade) -> Recipe:
     """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another item."""
     recipe = Recipe.from_row(group.recipe)
     is_same_task = recipe.task == group.task

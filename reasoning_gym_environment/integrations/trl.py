@@ -1,4 +1,4 @@
-"""The same items, sandbox and sampler for TRL's GRPOTrainer.
+"""The same items, sandbox and item source for TRL's GRPOTrainer.
 
     Tasks, ItemStream, HeldOut ── GRPOTasks ──> train_dataset, eval_dataset, reward_funcs, callback ──> GRPOTrainer
 
@@ -25,7 +25,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..evaluation.results import Sample, is_correct, summarise
+from ..evaluation.results import EvalSample, is_correct, summarise
 from ..inference.prompts import Prompt, as_dicts, build_messages
 from .rows import GRADED_TOGETHER, text_of
 
@@ -87,7 +87,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         """By row, as long as the trainer may still request it."""
         self._earned: dict[int, Rewards] = {}
         """By row, the rewards that the stream has not observed yet. A checkpoint must keep these rows pending."""
-        self._evaluating: dict[int, list[Sample]] = {}
+        self._evaluating: dict[int, list[EvalSample]] = {}
         """By question, the graded completions of the evaluation in progress."""
         self._is_attached = False
         self._thinking_opened = False

@@ -12,16 +12,11 @@ from typing import Any, TypeAlias
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.questions import (
-    PRESETS,
-    PublishedScore,
-    published_presets,
-    published_scores,
-)
+from ..evaluation.questions import PRESETS, PublishedScore, published_presets, published_scores
 from ..evaluation.results import (
     EvalResults,
+    EvalSample,
     Measure,
-    Sample,
     ScopeResult,
     as_questions,
     by_question,
@@ -38,7 +33,7 @@ from ..evaluation.statistics import (
     paired_difference,
     share,
 )
-from .load import GRADED, RELEASES, SAMPLED, Evaluation, Group, Run
+from .load import GRADED, RELEASES, SAMPLED, DumpedGroup, Evaluation, Run
 
 FEW = 20
 """A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
@@ -175,7 +170,7 @@ def _notes(first: Evaluation, second: Evaluation) -> list[str]:
     return notes
 
 
-def _scored(samples: Iterable[Sample], measure: Measure) -> dict[Hashable, Question]:
+def _scored(samples: Iterable[EvalSample], measure: Measure) -> dict[Hashable, Question]:
     """The questions with at least one scored completion, by their key."""
     groups = by_question(samples)
     questions = as_questions(groups, measure)
@@ -184,8 +179,8 @@ def _scored(samples: Iterable[Sample], measure: Measure) -> dict[Hashable, Quest
 
 def _difference(
     name: str,
-    first_samples: Iterable[Sample],
-    second_samples: Iterable[Sample],
+    first_samples: Iterable[EvalSample],
+    second_samples: Iterable[EvalSample],
     measure: Measure,
 ) -> DifferenceRow | None:
     """None if the two sides have no scored question in common."""
@@ -264,7 +259,7 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
     )
 
 
-def _natively_correct(sample: Sample) -> float:
+def _natively_correct(sample: EvalSample) -> float:
     return is_correct(float(sample["native_score"]))
 
 
@@ -354,7 +349,7 @@ def _ranked(scopes: Iterable[ScopeResult]) -> list[tuple[float, str]]:
     return sorted(accuracies)
 
 
-def change_of(groups: Sequence[Group]) -> dict[str, Any]:
+def change_of(groups: Sequence[DumpedGroup]) -> dict[str, Any]:
     """The share of right answers of a run, and the change of its reward from its first quarter of groups to its last.
 
     `groups` are in order. `change` is None if a quarter has fewer than ten groups, which are too few to show a change.
@@ -379,12 +374,12 @@ def change_of(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-def _mean_reward(groups: Sequence[Group]) -> Estimate:
+def _mean_reward(groups: Sequence[DumpedGroup]) -> Estimate:
     mean = mean_of(Question(None, (fmean(group.rewards),)) for group in groups)
     assert mean is not None, "there are groups"
     return mean
 
 
-def _mean_level(groups: Sequence[Group]) -> float | None:
+def _mean_level(groups: Sequence[DumpedGroup]) -> float | None:
     levels = [group.level for group in groups if group.level is not None]
     return fmean(levels) if levels else None

@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.questions import question_digest
 from ..evaluation.runner import ANSWERS, METRICS, SAMPLES
 from ..records import Outcome, has_signal
+from ..sampling.seeds import question_digest
 from ..scoring.extraction import extract_answer, split_thinking
 from ..storage.json_lines import (
     DUMP_NAME,
@@ -99,7 +99,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Group:
+class DumpedGroup:
     """One dumped group. Its rollouts have the keys of evaluation samples.
 
     In a report they have a `place` instead of their texts, `messages` and `question`.
@@ -128,7 +128,7 @@ class Run:
     written: float
     """Time of the last change of its oldest file, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[DumpedGroup] = field(default_factory=list)
     """In the order of the items."""
 
     @property
@@ -149,7 +149,7 @@ class Sources:
     malformed: Counter[str] = field(default_factory=Counter)
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[DumpedGroup]:
         return list(chain.from_iterable(run.groups for run in self.runs))
 
 
@@ -242,7 +242,7 @@ class FileContent:
     """The lines of one file. `unfinished` is the header of an interrupted evaluation, or empty."""
 
     samples: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[DumpedGroup] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     unfinished: Mapping[str, Any] = field(default_factory=dict)
     malformed: int = 0
@@ -346,7 +346,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def group_in(record: dict[str, Any], number: int) -> Group:
+def group_in(record: dict[str, Any], number: int) -> DumpedGroup:
     """The group in a line of a dump or of a file of `process`. A line that Atropos wrote has neither task nor outcome.
 
     Raises BrokenLineError.
@@ -364,7 +364,7 @@ def group_in(record: dict[str, Any], number: int) -> Group:
         "seed": _whole(record.get("seed")),
         "gold_answer": record.get("expected_answer"),
     }
-    return Group(
+    return DumpedGroup(
         **shared,
         rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
         rollouts=tuple({**item, **_sample(rollout)} for rollout in record["rollouts"]),

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from ..evaluation.results import (
     FORMAT_FAILURE,
     EvalResults,
-    Sample,
+    EvalSample,
     ScopeResult,
     correct,
     exact,
@@ -36,8 +36,8 @@ from .load import (
     GRADED,
     SAMPLED,
     UNKNOWN,
+    DumpedGroup,
     Evaluation,
-    Group,
     Run,
     Sources,
     as_inert_json,
@@ -229,7 +229,7 @@ def run_section(run: Run) -> dict[str, Any]:
     }
 
 
-def _counts_of(groups: Sequence[Group]) -> dict[str, Any]:
+def _counts_of(groups: Sequence[DumpedGroup]) -> dict[str, Any]:
     """The numbers above the charts of a run, by label."""
     rollouts = 0
     without_credit = 0
@@ -250,14 +250,14 @@ def _counts_of(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-def bin_of(groups: Sequence[Group]) -> dict[str, float]:
+def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float]:
     """The values of COLUMNS for these groups, NaN if unknown.
 
     `refused` is the share of scored completions that reasoning-gym's own verifier pays more than the check does.
     """
     staleness = [group.staleness for group in groups if group.staleness is not None]
     levels = [group.level for group in groups if group.level is not None]
-    scored: list[Sample] = []
+    scored: list[EvalSample] = []
     for group in groups:
         scored += [rollout for rollout in group.rollouts if rollout["score"] is not None]
     with_native = [rollout for rollout in scored if rollout["native_score"] is not None]
@@ -280,7 +280,7 @@ def bin_of(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def _mean_reward(groups: Sequence[Group]) -> float:
+def _mean_reward(groups: Sequence[DumpedGroup]) -> float:
     rewards: list[float] = []
     for group in groups:
         rewards += group.rewards
@@ -289,7 +289,7 @@ def _mean_reward(groups: Sequence[Group]) -> float:
 
 def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     """The results of dumped completions by task."""
-    by_task: dict[tuple[str, str], list[Sample]] = {}
+    by_task: dict[tuple[str, str], list[EvalSample]] = {}
     for group in sources.groups:
         by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
     return [scope(task, category, rollouts) for (category, task), rollouts in sorted(by_task.items())]
@@ -318,9 +318,9 @@ def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["share"] * row["paid_wrong"], row["task"]))
 
 
-def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[Sample]]]:
+def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[EvalSample]]]:
     """Task -> answer -> scored rollouts that gave this answer."""
-    tasks: dict[str, dict[str, list[Sample]]] = {}
+    tasks: dict[str, dict[str, list[EvalSample]]] = {}
     for group in sources.groups:
         for rollout in group.rollouts:
             answer = None if rollout["score"] is None else rollout["model_parsed"]
@@ -330,7 +330,7 @@ def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[Sample]]]:
     return tasks
 
 
-def _repeated_answer(task: str, answer: str, questions: int, uses: Sequence[Sample], total: int) -> dict[str, Any]:
+def _repeated_answer(task: str, answer: str, questions: int, uses: Sequence[EvalSample], total: int) -> dict[str, Any]:
     wrong_rewards = [float(rollout["reward"]) for rollout in uses if not exact(rollout)]
     return {
         "task": task,

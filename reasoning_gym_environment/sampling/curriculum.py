@@ -39,7 +39,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
-from .item_maker import loading
+from ..utils.saved_state import loading
 
 logger = logging.getLogger(__name__)
 

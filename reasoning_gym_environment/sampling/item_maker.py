@@ -6,35 +6,16 @@
 level, the highest first, it tries further seeds while the question is held out for evaluation, has no right answer, or
 cannot be made. It goes to the next lower level if an item is late, if its question is too long for the prompt budget,
 or if no seed works.
-
-Every random choice comes from a hash of named inputs, never from a shared stream. reasoning-gym seeds item i of a
-dataset with `seed + i`, so neighbouring seeds share items. Deriving each item's seed from a hash of (run seed, split,
-task, index) makes streams disjoint, lets any item be drawn again from its index alone, and leaves no generator state to
-save.
-
-The text of a question decides whether it is held out: a hash of the text selects one in HELD_OUT_ONE_IN. The rule
-depends on no setting, seed, level, instance or machine. Therefore no evaluation of this release, now or later, asks a
-question that a training run of this release has seen, and training needs no list of questions. Other training code can
-apply the same rule:
-
-    int.from_bytes(blake2b(question in UTF-8, digest_size=8, person=b"hold-out").digest(), "big") % 10 == 0
-
-An evaluation that is compared with published results ignores the rule, because the published evaluations did. Training
-excludes the questions of such an evaluation only if it runs with the same `eval_complexity`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from ..errors import (
-    EnvironmentSetupError,
     GenerationCrashedError,
     GenerationError,
     GenerationTimeoutError,
@@ -44,6 +25,7 @@ from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level
 from ..workers.generator import ProcessGenerator
+from .seeds import derive_seed
 
 SEEDS_TRIED = 5
 """A level fails after this many failing seeds. The task countdown, for example, fails for one seed in three."""
@@ -57,68 +39,6 @@ FAILED = "generation_failed"
 CRASHED = "generation_crashed"
 HELD_OUT = "held_out"
 WRONG = "wrong_answer"
-
-
-def derive_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**32) from named inputs; the same on every machine, process and Python version."""
-    # No more bits: pool_matrix passes its seed to numpy. The length keeps parts apart whatever characters they contain.
-    text = "".join(f"{type(part).__name__}:{len(str(part))}:{part};" for part in parts)
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4)
-    return int.from_bytes(digest.digest(), "big")
-
-
-def derive_random(*parts: str | int) -> Random:
-    """A generator for one decision, seeded by `derive_seed`."""
-    return Random(derive_seed(*parts))
-
-
-HELD_OUT_ONE_IN = 10
-"""A constant of the release. With another number, training could draw the questions of earlier evaluations."""
-
-Rule: TypeAlias = Literal["content", "published"]
-
-
-def is_held_out(question: str) -> bool:
-    """Whether a question is for evaluation only."""
-    digest = hashlib.blake2b(
-        question.encode("utf-8", "surrogatepass"),
-        digest_size=8,
-        person=b"hold-out",
-    ).digest()
-    return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
-
-
-def question_digest(question: str) -> str:
-    """Names a question's text in 16 hex digits."""
-    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-class ExcludedQuestions:
-    """The questions that training must not ask: the questions that the rule selects, and the added questions."""
-
-    def __init__(self) -> None:
-        self._added: set[str] = set()
-
-    def __contains__(self, question: object) -> bool:
-        return isinstance(question, str) and (is_held_out(question) or question_digest(question) in self._added)
-
-    def add(self, question: str) -> None:
-        """Hold this question out too."""
-        self._added.add(question_digest(question))
-
-
-@contextlib.contextmanager
-def loading(what: str) -> Iterator[None]:
-    """Turn the errors of a malformed state into an EnvironmentSetupError that names `what` was saved."""
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError) as error:
-        raise EnvironmentSetupError(
-            f"The saved {what} cannot be used: {error}. Start from another checkpoint."
-        ) from error
-
-
-# --- one item
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
                                                                                  │    ^
                                 requeued, a bounded number of times  ────────────┴────┘
 
-    a problem of the stream ── answered, graded ──> Sampler.observe: the curriculum, once for each item
+    a problem of the stream ── answered, graded ──> ItemSource.observe: the curriculum, once for each item
 
 Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
@@ -28,14 +28,14 @@ from typing import Any
 from pydantic import NonNegativeInt, TypeAdapter
 
 from ..errors import EnvironmentSetupError
-from ..records import Episode, Problem
+from ..records import Group, Problem
 from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
+from ..utils.saved_state import loading
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum, GroupResult
-from .item_maker import ItemAddress, ItemMaker, ItemResult, derive_random, loading
-from .level_chooser import LevelChooser, build_level_chooser
-from .level_limits import LevelLimits
+from .item_maker import ItemAddress, ItemMaker, ItemResult
+from .levels import LevelChooser, LevelLimits, choose_task, level_chooser
 from .pending_items import Draw, ObservedItems, PendingItems
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ItemStream:
 
     def choose_task(self, index: int) -> str:
         """The task of an index. The stream of benchmarks/samplers overrides this."""
-        return draw_task(self._weights, self._seed, self.instance, index)
+        return choose_task(self._weights, self._seed, self.instance, index)
 
     def leave_out(self, indices: Collection[int]) -> None:
         """Exclude these indices, because an earlier process has made their groups. Call this before the first draw."""
@@ -201,7 +201,7 @@ class ItemStream:
             "known": sorted(self.ledger.known),
             "instance": self.instance,
             "skipped": dict(self.skipped),
-            "budgets": self.limits.state_dict(),
+            "level_limits": self.limits.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,12 +209,12 @@ class ItemStream:
 
         Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
         """
-        with loading("sampler"):
+        with loading("item_stream"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
             pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
             known = _INDICES.validate_python(state.get("known", []))
             skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
-        self.limits.load_state_dict(state.get("budgets", {}))
+        self.limits.load_state_dict(state.get("level_limits", {}))
         self._stop_making()
         self.ledger.restore(self._repeatable(pending), known)
         self._index = index
@@ -323,12 +323,6 @@ class ItemStream:
         self._ahead.clear()
 
 
-def draw_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
-    """The task of an index of the training stream: each task is drawn in proportion to its weight."""
-    random = derive_random(seed, "task", "train", instance, index)
-    return random.choices(list(weights), weights=list(weights.values()))[0]
-
-
 def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
     for item in items:
         item.is_slow = True
@@ -338,7 +332,7 @@ def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
 
 
 @dataclass
-class Sampler:
+class ItemSource:
     """The item stream together with the curriculum, which chooses its levels if `follows_curriculum`."""
 
     stream: ItemStream
@@ -346,7 +340,7 @@ class Sampler:
     follows_curriculum: bool
     observed: ObservedItems = field(default_factory=ObservedItems)
 
-    def observe_group(self, group: Episode) -> None:
+    def observe_group(self, group: Group) -> None:
         """Show the curriculum a scored group; see `observe`."""
         credits = [rollout.base_reward for rollout in group.scored]
         self.observe(group.problem, credits)
@@ -378,29 +372,29 @@ class Sampler:
     def stateful(self) -> dict[str, Any]:
         """The components with state, in the order in which they are saved and loaded."""
         return {
-            "sampler": self.stream,
+            "item_stream": self.stream,
             "curriculum": self.curriculum,
             "observed": self.observed,
         }
 
 
-def build_sampler(
+def build_item_source(
     settings: SamplingSettings,
     maker: ItemMaker,
     ladders: Mapping[str, Ladder],
     *,
     may_overtake: bool = False,
-) -> Sampler:
-    """A new sampler of the maker's tasks. `ladders` has the ladder of each task, or nothing if there are no levels."""
+) -> ItemSource:
+    """A new item source of the maker's tasks. `ladders` has the ladder of each task, or nothing without levels."""
     limits = LevelLimits(ladders)
     curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
     stream = ItemStream(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
-        levels=build_level_chooser(settings, ladders, curriculum),
+        levels=level_chooser(settings, ladders, curriculum),
         limits=limits,
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
-    return Sampler(stream, curriculum, follows_curriculum=settings.complexity_mode == "curriculum")
+    return ItemSource(stream, curriculum, follows_curriculum=settings.complexity_mode == "curriculum")

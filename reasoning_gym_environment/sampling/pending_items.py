@@ -32,7 +32,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ..records import Problem
-from .item_maker import loading
+from ..utils.saved_state import loading
 
 MAX_CRASHES = 3
 """An item that failed in so many outages, and in most outages of the time, is not requeued."""

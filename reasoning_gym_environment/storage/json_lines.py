@@ -3,7 +3,7 @@
     AppendLog(path) ── lock ── read the lines of an earlier start ── drop a torn last line ──> `done`
           append(record) ──> a whole line in the operating system's hands, or an OSError and no line
 
-    Episode ── dump_record ──> {"item_id", "rollouts": [{"conversation", "score", ...}], ...}   a line of a dump
+    Group ── dump_record ──> {"item_id", "rollouts": [{"conversation", "score", ...}], ...}   a line of a dump
                  ── described ────> the trainer's tensors, and "rollout_details" in place of "rollouts"
     a line of either kind, of any version ── as_dumped ──> a checked line of a dump, with the keys of this version
 
@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import EnvironmentSetupError
-from ..records import MASKED, Episode, Outcome, Rollout, Score, plain
+from ..records import MASKED, Group, Outcome, Rollout, Score, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -279,7 +279,7 @@ LARGEST = 1e15
 """Numbers of this size or more are treated as invalid. Floats cannot represent all whole numbers beyond it."""
 
 
-def dump_record(group: Episode, version: str) -> dict[str, Any]:
+def dump_record(group: Group, version: str) -> dict[str, Any]:
     """The line of a dump, as plain JSON data; `version` is reasoning-gym's version."""
     problem = group.problem
     record = {
@@ -298,11 +298,11 @@ def dump_record(group: Episode, version: str) -> dict[str, Any]:
         "sampled_at_step": group.sampled_at,
         "scored_at_step": group.scored_at,
     }
-    found: dict[str, Any] = plain(record)
+    found: dict[str, Any] = to_json(record)
     return found
 
 
-def described(group: Episode, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def described(group: Group, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a line of the file of groups beside the trainer's tensors and messages."""
     record = dump_record(group, version)
     details = record.pop("rollouts")
@@ -371,7 +371,7 @@ def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) ->
     try:
         return AppendLog(
             path,
-            plain(dict(settings)),
+            to_json(dict(settings)),
             identity_key="settings",
             key=lambda record: int(record["index"]),
             keep=_written_group,

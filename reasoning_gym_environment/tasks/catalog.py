@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unknown_name
-from ..records import plain
+from ..records import to_json
 from . import reasoning_gym_source as library
 from . import selectors
 from .measured_data import load_facts
@@ -321,7 +321,7 @@ def config_from_json(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
     restored = typed_overrides(task, config)
     for name, value in restored.items():
         is_number = type(value) in (int, float)
-        if name in defaults and not is_number and plain(defaults[name]) == config[name]:
+        if name in defaults and not is_number and to_json(defaults[name]) == config[name]:
             restored[name] = defaults[name]
     return restored
 

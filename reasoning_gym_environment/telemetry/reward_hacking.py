@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean
 
-from ..records import Episode, Outcome, Rollout
+from ..records import Group, Outcome, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class HackingWatch:
         """The share of the repeated answer, for each task whose recent answers show the sign."""
         self._warned: set[str] = set()
 
-    def observe(self, group: Episode) -> None:
+    def observe(self, group: Group) -> None:
         """Add one scored group, measure its task, and warn of a new sign."""
         task = group.problem.task
         answers = _answers_of(group)
@@ -110,7 +110,7 @@ def repeated_answer(answers: Sequence[Answer]) -> RepeatedAnswer | None:
     return RepeatedAnswer(share, description, same)
 
 
-def _answers_of(group: Episode) -> list[Answer]:
+def _answers_of(group: Group) -> list[Answer]:
     item = hash(group.problem.question)
     answers = []
     for rollout in group.scored[:ROLLOUTS_PER_GROUP]:

@@ -32,8 +32,8 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..records import (
     CORRECT_THRESHOLD,
-    Episode,
     FormatFailure,
+    Group,
     Outcome,
     Problem,
     Rollout,
@@ -70,18 +70,18 @@ class Telemetry:
         self.percent_correct = self._metrics.percent_correct
         self._hacking = HackingWatch()
 
-    def observe(self, group: Episode) -> None:
+    def observe(self, group: Group) -> None:
         """Count and log one scored group, before it is filtered."""
         self._metrics.observe(group)
         self._hacking.observe(group)
         logger.info("%s", group_line(group))
 
-    async def dump(self, group: Episode) -> None:
+    async def dump(self, group: Group) -> None:
         """Write a scored group to the dump of rollouts, if one of its scores is high enough."""
         if max(group.rewards, default=0.0) > self._save_threshold:
             await self.dumps.add(group, ROLLOUTS)
 
-    async def dump_if_failed(self, group: Episode) -> None:
+    async def dump_if_failed(self, group: Group) -> None:
         """Write a scored group to the dump of failed groups, if it is one."""
         # The base reward decides, not the reward: a group with a right answer that is too long has not failed.
         if not any(rollout.base_reward for rollout in group.rollouts):
@@ -113,7 +113,7 @@ class TrainMetrics:
         self._masked: Counter[str] = Counter()
         self._since_log = Counter[str]()
 
-    def observe(self, group: Episode) -> None:
+    def observe(self, group: Group) -> None:
         """Count one scored group."""
         problem = group.problem
         category = f"train_category/{problem.category}"
@@ -190,7 +190,7 @@ class TrainMetrics:
         return means
 
 
-def accuracy_counts(group: Episode) -> Counter[str]:
+def accuracy_counts(group: Group) -> Counter[str]:
     """Counts of `groups`, of `scored`, `correct` and `exact` completions, and of format failures by kind."""
     counts = Counter(groups=1, scored=len(group.scored))
     for rollout in group.scored:
@@ -214,7 +214,7 @@ def accuracy_words(counts: Counter[str]) -> str:
     return text
 
 
-def group_line(group: Episode) -> str:
+def group_line(group: Group) -> str:
     """The log line of one scored group."""
     problem = group.problem
     counts = accuracy_counts(group)
@@ -283,7 +283,7 @@ class GroupOutcome(StrEnum):
     FAULT = "fault"
 
 
-def outcome_without_signal(group: Episode) -> GroupOutcome:
+def outcome_without_signal(group: Group) -> GroupOutcome:
     """Why a scored group carries no training signal. If several reasons apply, the first in this order counts."""
     if not group.scored:
         return GroupOutcome.TIMED_OUT
@@ -384,7 +384,7 @@ class RolloutDumps:
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
         self._overdue: asyncio.Task[None] | None = None
 
-    async def add(self, group: Episode, kind: str) -> None:
+    async def add(self, group: Group, kind: str) -> None:
         """Write a group. The docstring of this module says what happens if the disk refuses it or hangs."""
         if kind not in self._counts:
             return
@@ -400,7 +400,7 @@ class RolloutDumps:
                 "training continues without dumping groups",
             )
 
-    async def _write(self, group: Episode, kind: str) -> None:
+    async def _write(self, group: Group, kind: str) -> None:
         try:
             await self._disk.submit(self._append, group, kind)
         except (OSError, EnvironmentSetupError) as error:
@@ -457,7 +457,7 @@ class RolloutDumps:
 
     # --- methods that run in the thread of `_disk`
 
-    def _append(self, group: Episode, kind: str) -> None:
+    def _append(self, group: Group, kind: str) -> None:
         """Raises OSError, and EnvironmentSetupError if another run writes to the file."""
         record = dump_record(group, self._version)
         log = self._logs.get(kind) or self._open(kind)

@@ -30,12 +30,12 @@ from typing import IO, Any
 
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
-from ..runtime import Stateful, load_into, state_of
 from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
+from ..utils.saved_state import Stateful, load_into, state_of
 from .marks import MARKS
 from .run_state import RunState
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..records import Episode
+from ..records import Group
 from ..storage.json_lines import AppendLog, open_groups
 from ..utils.resilience import BackgroundCalls, RepeatedEvents
 
@@ -21,8 +21,8 @@ MOST_WAITING = 64
 class GroupSink(Protocol):
     """Takes the groups of a run, for a file."""
 
-    def write(self, group: Mapping[str, Any], episode: Episode | None) -> None:
-        """Write a group, or begin to write it. The episode is None for a group without an item."""
+    def write(self, payload: Mapping[str, Any], group: Group | None) -> None:
+        """Write a group, or begin to write it. `group` is None if other code has made the item."""
 
     async def close(self) -> None:
         """Finish the file. Safe to call twice. Raises OSError."""
@@ -38,14 +38,14 @@ class GroupFile:
         self._disk = BackgroundCalls("groups")
         self._writes: set[asyncio.Future[None]] = set()
 
-    def write(self, group: Mapping[str, Any], episode: Episode | None = None) -> None:
+    def write(self, payload: Mapping[str, Any], group: Group | None = None) -> None:
         """Begin to append a group. If the disk refuses it or hangs, log that."""
         if self._path is None:
             return
         if len(self._writes) >= MOST_WAITING:
             self._note_lost(f"{MOST_WAITING} groups wait for the disk")
             return
-        write = self._disk.submit(self._append, Path(self._path), dict(group))
+        write = self._disk.submit(self._append, Path(self._path), dict(payload))
         self._writes.add(write)
         write.add_done_callback(self._note_end)
 
@@ -65,16 +65,16 @@ class GroupFile:
 
     # --- methods that run in the thread of `_disk`
 
-    def _append(self, path: Path, group: dict[str, Any]) -> None:
+    def _append(self, path: Path, payload: dict[str, Any]) -> None:
         if self._log is None:
             self._log = open_groups(path, {}, is_resumed=False)
         try:
-            self._log.append(group)
+            self._log.append(payload)
         except FileNotFoundError:
             # Somebody has removed the file or moved it away, with the groups that it has.
             self._log.close()
             self._log = open_groups(path, {}, is_resumed=False)
-            self._log.append(group)
+            self._log.append(payload)
 
     def _close(self) -> None:
         if self._log is not None:

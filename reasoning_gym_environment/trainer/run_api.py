@@ -367,25 +367,25 @@ class TrajectoryApi:
 
     # --- delivery of scored groups
 
-    def deliver(self, group: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> asyncio.Task[None]:
+    def deliver(self, payload: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> asyncio.Task[None]:
         """Begin to deliver a group, with as many attempts as it takes.
 
         `sampled_at` is the trainer's step at which the sampling of the group began; None stands for the present step.
         `on_outcome` receives the outcome, unless the run ends before there is one.
         """
-        task = asyncio.create_task(self._deliver(group, sampled_at, on_outcome))
+        task = asyncio.create_task(self._deliver(payload, sampled_at, on_outcome))
         self._deliveries.add(task)
         task.add_done_callback(self._deliveries.discard)
         return task
 
-    async def _deliver(self, group: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> None:
+    async def _deliver(self, payload: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> None:
         outcome = None
         while outcome is None:
             # A restarted trainer may count from its last checkpoint. Then its steps from there on count.
             step = self._state.step
             sampled_at = step if sampled_at is None else min(sampled_at, step)
             try:
-                outcome = await self._attempt(group, sampled_at)
+                outcome = await self._attempt(payload, sampled_at)
             except Exception as error:  # noqa: BLE001
                 # No code awaits this task, so the error would be lost, and the item would stay pending.
                 self._failures.note(
@@ -396,7 +396,7 @@ class TrajectoryApi:
                 await asyncio.sleep(RESEND_S)
         on_outcome(outcome)
 
-    async def _attempt(self, group: Mapping[str, Any], sampled_at: int) -> GroupOutcome | None:
+    async def _attempt(self, payload: Mapping[str, Any], sampled_at: int) -> GroupOutcome | None:
         """One attempt to send a group. Returns its outcome, or None if the group should be sent again."""
         state = self._state
         limit = self._config.max_staleness_steps
@@ -407,11 +407,11 @@ class TrajectoryApi:
         if not self.is_available:
             return None
         parameters = {
-            **(group.get("generation_params") or {}),
+            **(payload.get("generation_params") or {}),
             "sampled_at_step": sampled_at,
         }
         try:
-            is_sent = await self._transport.offer({**group, "env_id": state.env_id, "generation_params": parameters})
+            is_sent = await self._transport.offer({**payload, "env_id": state.env_id, "generation_params": parameters})
         except RefusedError as error:
             self._failures.note("group refused by the trajectory API, dropped", str(error))
             return GroupOutcome.SEND_FAILED

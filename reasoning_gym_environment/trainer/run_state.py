@@ -12,11 +12,12 @@ from typing import Any
 class RunState:
     """The trainer's limits and progress.
 
-    `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and its
-    number of steps replaces the second if that is -1. `max_token_len` is the trainer's limit for a whole sequence, in
-    tokens; there is none if it is not positive. `repeated_steps` counts the steps that a restarted trainer has taken
-    once more. `env_id` is the number that run-api gave to this environment, and `successor_mark` lets the next process
-    of this run find out whether the number is still valid (marks.py).
+    `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and
+    its number of steps replaces the second if that is -1. `max_token_len` is the trainer's limit for a whole
+    sequence, in tokens; there is none if it is not positive. `repeated_steps` counts the steps that a restarted
+    trainer has taken once more. `groups_written` counts the groups of `process`, which has no trainer. `env_id` is
+    the number that run-api gave to this environment, and `successor_mark` lets the next process of this run find
+    out whether the number is still valid (marks.py).
     """
 
     group_size: int
@@ -27,9 +28,15 @@ class RunState:
     successor_mark: str = ""
     step: int = 0
     repeated_steps: int = 0
+    groups_written: int = 0
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
+
+    @property
+    def log_step(self) -> int:
+        """The step of wandb, which never goes back: it drops what is below its last step."""
+        return self.groups_written or self.step + self.repeated_steps
 
 
 class SubclassState:

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import serve_loop
-from reasoning_gym_environment.runtime import state_of
 from reasoning_gym_environment.trainer import run_api as trainer_api
+from reasoning_gym_environment.utils.saved_state import state_of
 
 from ..mock_dialects import MockServer
 from ..process_table import linux_only
@@ -175,7 +175,7 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
     assert asyncio.all_tasks() == {asyncio.current_task()}
     state = latest_state(tmp_path)
     assert state == json.loads(json.dumps(state_of(env.run.checkpoints.components)))
-    pending = {row[0] for row in state["sampler"]["pending"]}
-    drawn = state["sampler"]["index"]
+    pending = {row[0] for row in state["item_stream"]["pending"]}
+    drawn = state["item_stream"]["index"]
     assert api.accepted == GROUPS
     assert drawn - len(pending) == api.accepted, "every item that was not delivered is pending"

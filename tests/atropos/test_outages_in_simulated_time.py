@@ -159,12 +159,12 @@ def test_an_hour_on_an_overloaded_machine_closes_no_level_also_after_a_resume(la
 
     options = {**OPTIONS, "workers": 2, "inference": lambda: 10.0, "levels": 4, "complexity_mode": "random"}
     world = serves(3900.0, plan, **options)
-    metrics = world.run.sampler.metrics()
+    metrics = world.run.item_source.metrics()
     assert metrics["train/replaced_generation_timed_out"] > 50
     assert metrics["train/closed_levels"] == 0.0
     world.check_nothing_is_lost()
     resumed = serves(60.0, resumes=world, **options)
-    assert resumed.run.sampler.metrics()["train/closed_levels"] == 0.0
+    assert resumed.run.item_source.metrics()["train/closed_levels"] == 0.0
 
 
 @few

@@ -19,11 +19,11 @@ from benchmarks.samplers.sampler_with_policy import SamplerWithPolicy, build_sam
 from benchmarks.samplers.thompson import ThompsonTasks
 from benchmarks.samplers.weighted import WeightedTasks
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
-from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling.curriculum import GroupResult
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.utils.saved_state import load_into, state_of
 
 WEIGHTS = {"never": 1.0, "half": 1.0, "always": 1.0, "often": 2.0}
 RATES = {"never": 0.0, "half": 0.5, "always": 1.0, "often": 0.8}

@@ -11,7 +11,7 @@ import pytest
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.item_maker import is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.scoring.extraction import extract_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder

@@ -17,12 +17,12 @@ from fastapi.testclient import TestClient
 from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
-from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, Item
+from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, ExportedItem
 from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
-from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
+from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings import EvaluationSettings
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
@@ -145,7 +145,7 @@ def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> No
     """Training accepts such items of datasets of one's own."""
     entry = {"question": "1 or 2?"}
     problem = PromptedProblem("own", "", split="train", index=0, seed=1, config={}, entry=entry)
-    row = ITEM_FORMATS[name].row(Item(problem, "train", 0, right_answer("own", entry)))
+    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry)))
     assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
     assert not row.get("answer")
 

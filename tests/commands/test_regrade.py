@@ -15,7 +15,7 @@ from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, grading
-from reasoning_gym_environment.items import episode_of
+from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage.json_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -54,7 +54,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
                 item = await env.get_next_item()
                 student.learn(item[1])
                 group, _ = await env.collect_trajectories(item)
-                lines.append({**group, **described(episode_of(item), env.run.runtime.library.version, lines.identity)})
+                lines.append({**group, **described(group_of(item), env.run.runtime.library.version, lines.identity)})
             lines.close()
             questions = await env.run.questions()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))

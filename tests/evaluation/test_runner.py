@@ -17,7 +17,7 @@ from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, Evaluator
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, as_dicts
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
@@ -33,13 +33,13 @@ class FakeInference:
 
     def __init__(self, failing: str = "") -> None:
         self.failing = failing
-        self.samplings: list[Sampling] = []
+        self.samplings: list[RequestParameters] = []
         self.spending = Spending()
 
     def render(self, messages: Any) -> Prompt:
         return Prompt(as_dicts(messages), "", list(range(len(messages[1][1][1]))))
 
-    async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+    async def complete(self, prompt: Prompt, sampling: RequestParameters) -> list[Completion]:
         self.samplings.append(sampling)
         with self.spending.in_flight(len(prompt.tokens), 1):
             await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run
     samples = await run(evaluator(inference, scorer, **options), "ab")
     requested = [(sample["question"], sample["attempt"]) for sample in samples]
     assert requested == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
-    assert inference.samplings == [Sampling(1, 1001, 0.1, split="eval")] * 6
+    assert inference.samplings == [RequestParameters(1, 1001, 0.1, split="eval")] * 6
     assert scorer.opened == [True] * 6
 
 

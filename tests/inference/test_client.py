@@ -23,9 +23,9 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
 from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, RetryPolicy, ServerPool
-from reasoning_gym_environment.inference.servers import Reply, Sampled
+from reasoning_gym_environment.inference.servers import RawCompletion, Reply
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
 
@@ -33,20 +33,20 @@ from ..fake_server import QUICK, FakeServer, tokens
 from ..virtual_time import run_virtually
 
 PROMPT = Prompt([], "p", [1])
-ONE = Sampling(1, 10, 1.0)
+ONE = RequestParameters(1, 10, 1.0)
 GOOD = ([104, 105], [-0.5, -0.25])
 """Ids and logprobs of a completion, "hi"."""
 
 
 def reply(*sampled: tuple[list[Any], list[Any] | None], reason: Any = "stop") -> Reply:
-    return Reply([Sampled(reason, ids, logprobs) for ids, logprobs in sampled])
+    return Reply([RawCompletion(reason, ids, logprobs) for ids, logprobs in sampled])
 
 
 def client_of(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
     """A client of a server that gives these replies, or raises them, in turn. The last reply is repeated."""
     left = list(answers)
 
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+    async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
         given = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(given, BaseException):
             raise given
@@ -57,7 +57,7 @@ def client_of(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
 
 async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[Completion]:
     client = client_of(tokenizer, answer)
-    return await client.complete(PROMPT, Sampling(len(answer.completions), 10, 1.0, split=split))
+    return await client.complete(PROMPT, RequestParameters(len(answer.completions), 10, 1.0, split=split))
 
 
 async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tokenizer: Any) -> None:
@@ -65,13 +65,13 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
     assert (rounded.logprobs, rounded.invalid_reason) == ([1.0, 0.0005], None)
-    [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
+    [other_prompt] = await complete(byte_tokenizer, Reply([RawCompletion("stop", *GOOD)], prompt_ids=[7, 8]))
     assert other_prompt.tokens == [7, 8, 104, 105]
 
 
 async def test_missing_completions_are_requested_and_surplus_completions_dropped(byte_tokenizer: Any) -> None:
     client = client_of(byte_tokenizer, tokens("a", "b"), InferenceError("cut off"), tokens("c", "d"))
-    completions = await client.complete(PROMPT, Sampling(3, 10, 1.0))
+    completions = await client.complete(PROMPT, RequestParameters(3, 10, 1.0))
     assert [completion.text for completion in completions] == ["a", "b", "c"]
 
 
@@ -206,7 +206,7 @@ async def test_the_tokens_of_invalid_completions_are_spent(byte_tokenizer: Any) 
 
 
 async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(byte_tokenizer: Any) -> None:
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+    async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
         was_over.append(client.spending.is_over)
         return reply(GOOD)
 

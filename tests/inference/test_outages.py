@@ -13,7 +13,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference import server_pool
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.pipeline import GIVEN_UP
@@ -29,7 +29,7 @@ async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda
     item = await env.get_next_item()
     index = problem_of(*item[1:]).index
 
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+    async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
         if fails(index):
             raise InferenceError("no route")
         return tokens(*[WRONG] * sampling.n)

@@ -19,7 +19,7 @@ from reasoning_gym_environment.errors import (
     RequestRefusedError,
     UnreadableReplyError,
 )
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
 from reasoning_gym_environment.inference.server_types import (
     ADAPTERS,
     ChatAdapter,
@@ -29,15 +29,15 @@ from reasoning_gym_environment.inference.server_types import (
 )
 from reasoning_gym_environment.inference.servers import (
     LONGEST_PAUSE_S,
+    RawCompletion,
     Reply,
-    Sampled,
     ServerAdapter,
     pause_in,
     sentence_in,
 )
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
-GROUP = Sampling(2, 50, 0.7, 0.95)
+GROUP = RequestParameters(2, 50, 0.7, 0.95)
 
 
 class AtroposServer(SimpleNamespace):
@@ -86,7 +86,7 @@ async def test_token_servers_are_asked_and_read(name: str) -> None:
     known = EXCHANGES[name]
     in_vain = [NOT_FOUND] * (known["path"] == "/v1/completions")
     server = adapter(ADAPTERS[known["kind"]], *in_vain, known["reply"])
-    completions = [Sampled(*completion) for completion in known["completions"]]
+    completions = [RawCompletion(*completion) for completion in known["completions"]]
     expected = Reply(completions, known.get("prompt_ids"))
     for _ in range(2):
         assert await server.sample(PROMPT, GROUP) == expected
@@ -154,7 +154,7 @@ async def test_half_of_a_surrogate_pair_in_a_text_is_tokenized_as_a_question_mar
 async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: str, text: str) -> None:
     reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
     server = adapter(ChatAdapter, reply)
-    expected = Reply([Sampled("length", list(text.encode()), text=text)], used=5)
+    expected = Reply([RawCompletion("length", list(text.encode()), text=text)], used=5)
     assert await server.sample(Prompt(PROMPT.messages, opened, [1]), GROUP) == expected
     [(url, body)] = server.sent
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
@@ -201,11 +201,11 @@ async def test_a_refused_first_request_is_repeated_in_other_forms(refuses_n: boo
         return (400, says("refused")) if is_refused else CHAT
 
     server = adapter(ChatAdapter, answer)
-    await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    await server.probe(PROMPT, RequestParameters(4, 6000, 1.0))
     assert server.found == ({"completions_per_request": 1} if refuses_n else {})
     assert server.completions_per_request == (1 if refuses_n else 8)
     sent = len(server.sent)
-    await server.sample(PROMPT, Sampling(1, 50, 1.0))
+    await server.sample(PROMPT, RequestParameters(1, 50, 1.0))
     [(_, body)] = server.sent[sent:]
     assert body["max_completion_tokens" if refuses_name else "max_tokens"] == 50
     assert ("max_tokens" in body) is not refuses_name
@@ -226,7 +226,7 @@ async def test_a_server_that_refuses_every_form_is_quoted_with_its_first_refusal
     refusals = [(status, says(f"refusal {number}")) for number in range(4)]
     server = adapter(ChatAdapter, *refusals)
     with pytest.raises(RequestRefusedError, match="refusal 0"):
-        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+        await server.probe(PROMPT, RequestParameters(4, 6000, 1.0))
     assert len(server.sent) == requests
 
 
@@ -242,7 +242,7 @@ async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_
         raise AssertionError("the probe is cancelled first")
 
     server._exchange = exchange
-    probing = asyncio.ensure_future(server.probe(PROMPT, Sampling(4, 6000, 1.0)))
+    probing = asyncio.ensure_future(server.probe(PROMPT, RequestParameters(4, 6000, 1.0)))
     await started.wait()
     probing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -252,12 +252,12 @@ async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_
 
 async def test_the_number_of_choices_and_the_context_length_are_found_too() -> None:
     server = adapter(ChatAdapter, {"choices": CHAT["choices"][:1]})
-    await server.probe(PROMPT, Sampling(4, 60, 1.0))
+    await server.probe(PROMPT, RequestParameters(4, 60, 1.0))
     assert server.found == {"completions_per_request": 1} and server.completions_per_request == 1
     server = adapter(
         VllmAdapter, NOT_FOUND, EXCHANGES["vllm"]["reply"], models=[{"id": "other"}, {"id": "m", "max_model_len": 2048}]
     )
-    await server.probe(PROMPT, Sampling(2, 6000, 1.0))
+    await server.probe(PROMPT, RequestParameters(2, 6000, 1.0))
     assert server.found == {"context_length": 2048} and server.context_length == 2047
     assert server.sent[-1][1]["max_tokens"] == 2047 - len(PROMPT.tokens)
 

@@ -11,9 +11,9 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.commands.item_formats import Item, nemo_row
+from reasoning_gym_environment.commands.item_formats import ExportedItem, nemo_row
 from reasoning_gym_environment.integrations.servers import build_app
-from reasoning_gym_environment.records import plain
+from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from tests.env_support import rollout
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
@@ -51,8 +51,8 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
 def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, Any]]]:
     """The replies of /grade to the seed and config of an item, and to the item itself."""
     problem = group.problem
-    recipe = {"seed": problem.seed, "config": plain(dict(problem.config))}
-    item = {"item": plain(problem.entry)}
+    recipe = {"seed": problem.seed, "config": to_json(dict(problem.config))}
+    item = {"item": to_json(problem.entry)}
     requests = [{"task": problem.task, "completions": group.completions, **given} for given in (recipe, item)]
     replies: list[list[dict[str, Any]]] = client.post("/grade", content=json.dumps(requests)).json()
     return replies
@@ -60,7 +60,7 @@ def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, An
 
 def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
     """The rewards that /verify gives to a row of `export --items --format nemo-gym`, and to the row without recipe."""
-    row = nemo_row(Item(group.problem, "eval", 0, str(group.problem.entry["answer"])))
+    row = nemo_row(ExportedItem(group.problem, "eval", 0, str(group.problem.entry["answer"])))
     rewards = []
     for number, completion in enumerate(group.completions):
         response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}

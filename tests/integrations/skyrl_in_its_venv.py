@@ -26,7 +26,7 @@ from skyrl_gym.envs.registration import deregister
 from skyrl_gym.metrics import aggregate_for_environment
 
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.item_formats import Item, verl_row
+from reasoning_gym_environment.commands.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.recipe import RecentItems, items_for
@@ -75,7 +75,7 @@ class Episode:
 
 def extras_of(problem: PromptedProblem, **changes: Any) -> dict[str, Any]:
     """What SkyRL's dataset makes of a row of `export --items --format verl`: all columns but the prompt."""
-    row = verl_row(Item(problem, "train", 0, str(problem.entry["answer"] or "")))
+    row = verl_row(ExportedItem(problem, "train", 0, str(problem.entry["answer"] or "")))
     extras: dict[str, Any] = json.loads(json.dumps(row))
     extras.pop("prompt")
     extras["extra_info"].update(changes)

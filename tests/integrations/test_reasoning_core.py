@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.sampling.item_maker import is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 
 from ..wheel import add_tests, fresh_environment, libraries_of, run
 

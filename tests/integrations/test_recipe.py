@@ -16,7 +16,7 @@ from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.api import PromptedProblem
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe
-from reasoning_gym_environment.sampling.item_maker import question_digest
+from reasoning_gym_environment.sampling.seeds import question_digest
 
 # Items with tuples, keys that are no texts, and a config with nested objects.
 TASKS = "arc_agi,complex_arithmetic,countdown,composite,rearc"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
-from reasoning_gym_environment.sampling.item_maker import is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..mock_dialects import ThreadedMockServer

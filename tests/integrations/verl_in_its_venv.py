@@ -37,7 +37,7 @@ from verl.workers.reward_manager import get_reward_manager_cls
 
 import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, Item, verl_row, write_rows
+from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
@@ -88,7 +88,7 @@ def readable(group: Group) -> Group:
 
 def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
     """A row of `export --items --format verl`."""
-    return verl_row(Item(problem, "train", index, str(problem.entry["answer"])))
+    return verl_row(ExportedItem(problem, "train", index, str(problem.entry["answer"])))
 
 
 @pytest.fixture(scope="module")

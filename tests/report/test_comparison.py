@@ -11,7 +11,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.questions import published_presets, published_scores
 from reasoning_gym_environment.report.comparison import beside_published, compare, verdicts
-from reasoning_gym_environment.report.load import Group, Sources, load
+from reasoning_gym_environment.report.load import DumpedGroup, Sources, load
 from reasoning_gym_environment.report.main import main
 from reasoning_gym_environment.report.page import render
 
@@ -93,7 +93,7 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
 def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
     [run] = load([write_dump(tmp_path, groups=400)]).runs
 
-    def verdict(groups: list[Group]) -> str:
+    def verdict(groups: list[DumpedGroup]) -> str:
         [sentence] = verdicts(None, [], [], [replace(run, groups=groups)])
         return sentence
 

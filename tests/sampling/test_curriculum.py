@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import TOO_LONG
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 RIGHT = [1.0] * 8

@@ -22,7 +22,7 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import HISTORY_S, MAX_CRASHES, MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
@@ -54,7 +54,7 @@ class FakeGenerator:
         return {"question": f"{task} {seed} {level}", "answer": "a", "metadata": {}}
 
 
-def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
+def item_source(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
     of_maker = {name: options.pop(name) for name in ("too_long", "held_out", "strict") if name in options}
     return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **of_maker), seed=seed, **options)
 
@@ -64,9 +64,9 @@ async def take(source: ItemStream, count: int) -> list[Problem]:
 
 
 async def test_an_item_is_a_function_of_its_place() -> None:
-    problems = await take(sampler(), 300)
-    assert problems == await take(sampler(), 300)
-    other = sampler()
+    problems = await take(item_source(), 300)
+    assert problems == await take(item_source(), 300)
+    other = item_source()
     await other.maker.make(ItemAddress("gcd", 3, "eval", 1))
     for problem in problems[9::-1]:
         assert await other.maker.make(ItemAddress(problem.task, problem.index, "train", 42, "0")) == problem
@@ -74,22 +74,22 @@ async def test_an_item_is_a_function_of_its_place() -> None:
 
 
 async def test_no_two_streams_share_a_seed_and_none_repeats_one() -> None:
-    streams = [await take(sampler(**options), 300) for options in ({}, {"instance": "1"}, {"seed": 43})]
-    streams.append([await sampler().maker.make(ItemAddress("gcd", i, "eval", 42)) for i in range(50)])
+    streams = [await take(item_source(**options), 300) for options in ({}, {"instance": "1"}, {"seed": 43})]
+    streams.append([await item_source().maker.make(ItemAddress("gcd", i, "eval", 42)) for i in range(50)])
     assert len({problem.seed for problems in streams for problem in problems}) == 950
 
 
 def test_tasks_are_drawn_in_proportion_to_their_weights() -> None:
     often = Catalog((Task("chain_sum", "arithmetic", weight=2.0), *TASKS.tasks[1:]))
-    stream = sampler(catalog=often)
+    stream = item_source(catalog=often)
     drawn = Counter(stream.choose_task(index) for index in range(4000))
     for task in often.tasks:
         assert drawn[task.name] / 4000 == pytest.approx(task.weight / 4, abs=0.03)
 
 
 async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_seed() -> None:
-    plain = await take(sampler(), 5)
-    source = sampler(held_out={plain[0].question, plain[3].question})
+    plain = await take(item_source(), 5)
+    source = item_source(held_out={plain[0].question, plain[3].question})
     drawn = await take(source, 5)
     assert [problem.index for problem in drawn] == list(range(5)) and {problem.task for problem in drawn} <= set(
         TASKS.names
@@ -106,7 +106,9 @@ async def test_the_reason_of_a_level_counts_the_questions_of_this_level_alone() 
             return True
 
     levels = [Level(index, 0.5, {"level": index}) for index in (1, 0)]
-    result = await sampler(held_out=EveryQuestion()).maker.make_at_first_of(levels, ItemAddress("gcd", 3, "train", 1))
+    result = await item_source(held_out=EveryQuestion()).maker.make_at_first_of(
+        levels, ItemAddress("gcd", 3, "train", 1)
+    )
     [(_, reason, detail), (_, _, other_detail)] = result.exceeded
     assert (reason, result.redrawn) == ("held_out", {"held_out": 50})
     assert detail == other_detail and "none of 25 questions is for training" in detail
@@ -120,8 +122,8 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
             return {"question": f"{seed}", "answer": "AË"[seed % 2], "metadata": {"source_dataset": task}}
 
     caesar = Catalog((Task("caesar_cipher", "cognition"),))
-    plain = await take(sampler(OftenWrong(), catalog=caesar), 40)
-    source = sampler(OftenWrong(), catalog=caesar, strict=True)
+    plain = await take(item_source(OftenWrong(), catalog=caesar), 40)
+    source = item_source(OftenWrong(), catalog=caesar, strict=True)
     drawn = await take(source, 40)
     assert all(has_right_answer(problem.task, problem.entry) for problem in drawn)
     wrong = [problem.index for problem in plain if not has_right_answer(problem.task, problem.entry)]
@@ -131,9 +133,9 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
 
 async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    source = sampler(FakeGenerator(broken=("gcd",)))
+    source = item_source(FakeGenerator(broken=("gcd",)))
     problems = await take(source, 30)
-    plain = await take(sampler(), source.index)
+    plain = await take(item_source(), source.index)
     assert problems == [problem for problem in plain if problem.task != "gcd"], "the rest of the stream is not shifted"
     skipped = source.index - 30
     assert source.metrics() == {"train/skipped_generation_failed": float(skipped)}
@@ -147,8 +149,8 @@ async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(cap
             raise ValueError("the tokenizer failed")
         return ""
 
-    expected = await take(sampler(), 9)
-    source = sampler(too_long=too_long, prefetch=2)
+    expected = await take(item_source(), 9)
+    source = item_source(too_long=too_long, prefetch=2)
     assert await take(source, 7) == [*expected[:2], *expected[3:5], *expected[6:]]
     assert source.metrics() == {"train/skipped_error": 2.0}
     assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
@@ -156,7 +158,7 @@ async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(cap
 
 
 async def test_the_stream_ends_when_the_workers_are_closed_and_the_item_stays_pending() -> None:
-    source = sampler(FakeGenerator(fails=lambda level, seed: PoolClosedError()))
+    source = item_source(FakeGenerator(fails=lambda level, seed: PoolClosedError()))
     for _ in range(2):
         with pytest.raises(PoolClosedError):
             await source.next()
@@ -165,7 +167,7 @@ async def test_the_stream_ends_when_the_workers_are_closed_and_the_item_stays_pe
 
 
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
-    source = sampler(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
+    source = item_source(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
     with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
         await source.next()
     assert source.index == MAX_CONSECUTIVE_FAILURES
@@ -174,9 +176,13 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
 @pytest.mark.parametrize(
     ("part", "what", "states"),
     [
-        (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
-        (sampler(), "sampler", [{"index": 5, "skipped": skipped} for skipped in (["a/gcd"], {"a/gcd": "many"})]),
-        (sampler(), "level limits", [{"index": 5, "budgets": {"closed": [["gcd"]]}}]),
+        (item_source(), "item_stream", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
+        (
+            item_source(),
+            "item_stream",
+            [{"index": 5, "skipped": skipped} for skipped in (["a/gcd"], {"a/gcd": "many"})],
+        ),
+        (item_source(), "level limits", [{"index": 5, "level_limits": {"closed": [["gcd"]]}}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
         (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
         (Curriculum([], lambda task: 0), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
@@ -194,17 +200,17 @@ def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, st
 
 
 async def test_items_come_in_order_and_are_the_same_however_many_are_made_ahead() -> None:
-    expected = await take(sampler(), 30)
+    expected = await take(item_source(), 30)
     for prefetch in (1, 4, 16):
-        source = sampler(FakeGenerator(is_slow=True), prefetch=prefetch)
+        source = item_source(FakeGenerator(is_slow=True), prefetch=prefetch)
         assert await take(source, 30) == expected
         await source.close()
 
 
 async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_elsewhere() -> None:
-    expected = await take(sampler(), 300)
+    expected = await take(item_source(), 300)
     slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
-    source = sampler(generator, prefetch=4)
+    source = item_source(generator, prefetch=4)
     make = source.maker.make_at_first_of
 
     async def make_later(levels: Any, place: ItemAddress) -> ItemResult:
@@ -225,9 +231,9 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
 
 
 async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on() -> None:
-    first = sampler(prefetch=4, instance="3")
+    first = item_source(prefetch=4, instance="3")
     problems = await take(first, 10)
-    assert problems == await take(sampler(instance="3"), 10)
+    assert problems == await take(item_source(instance="3"), 10)
     for number in (0, 1, 2, 4, 5, 6, 7):
         first.ledger.finish(problems[number])
         first.ledger.finish(problems[number])
@@ -236,7 +242,7 @@ async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on(
     await first.close()
     assert [plan[0] for plan in state["pending"]] == [3, 8, 9, 10, 11, 12, 13]
     later = await take(first, 5)
-    resumed = sampler(prefetch=2)
+    resumed = item_source(prefetch=2)
     resumed.load_state_dict(state)
     assert (resumed.index, resumed.instance) == (3, "3")
     assert resumed.metrics() == {"train/skipped_prompt_too_long": 1.0}
@@ -246,14 +252,14 @@ async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on(
 
 
 def test_pending_items_of_tasks_no_longer_served_are_dropped_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    source = sampler()
+    source = item_source()
     source.load_state_dict({"index": 5, "pending": [[2, "gone", None], [3, "gcd", None]]})
     assert source.index == 3
     assert "Pending items of gone are dropped" in caplog.text
 
 
 async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the_end() -> None:
-    source = sampler(prefetch=2)
+    source = item_source(prefetch=2)
     handed_out = []
     problem = await source.next()
     times = itertools.count()
@@ -271,7 +277,7 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
 
 
 async def test_items_of_an_outage_wait_until_the_servers_work_and_then_come_one_at_a_time() -> None:
-    source = sampler(prefetch=1)
+    source = item_source(prefetch=1)
     ledger = source.ledger
     first = await take(source, 3)
     for problem in first:
@@ -289,7 +295,7 @@ async def test_items_of_an_outage_wait_until_the_servers_work_and_then_come_one_
 
 async def test_a_suspect_that_is_finished_requeued_or_skipped_blocks_no_other() -> None:
     slow: list[int] = []
-    source = sampler(FakeGenerator(fails=lambda _, seed: GenerationTimeoutError("late") if seed in slow else None))
+    source = item_source(FakeGenerator(fails=lambda _, seed: GenerationTimeoutError("late") if seed in slow else None))
     ledger = source.ledger
     first = await take(source, 4)
     for problem in first:
@@ -307,7 +313,7 @@ async def test_a_suspect_that_is_finished_requeued_or_skipped_blocks_no_other() 
 
 @pytest.mark.parametrize("outages", [0, 1, MAX_CRASHES - 1])
 async def test_an_item_is_given_up_after_three_outages_or_ten_failures_in_total(outages: int) -> None:
-    source = sampler()
+    source = item_source()
     problem = await source.next()
     ledger = source.ledger
 
@@ -330,7 +336,7 @@ async def test_an_item_is_given_up_after_three_outages_or_ten_failures_in_total(
 
 
 async def test_completions_end_a_suspicion() -> None:
-    source = sampler()
+    source = item_source()
     problem = await source.next()
     for outage in range(2 * MAX_CRASHES):
         assert source.ledger.requeue(problem, failed_at=float(outage), in_outage=True)
@@ -340,7 +346,7 @@ async def test_completions_end_a_suspicion() -> None:
 
 @pytest.mark.parametrize(("others", "is_given_up"), [(MAX_CRASHES - 1, True), (MAX_CRASHES, False)])
 async def test_an_item_is_not_given_up_if_the_servers_fail_as_often_without_it(others: int, is_given_up: bool) -> None:
-    source = sampler()
+    source = item_source()
     ledger = source.ledger
     first, second = await take(source, 2)
 

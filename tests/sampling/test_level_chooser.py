@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.level_chooser import LevelChooser, build_level_chooser
+from reasoning_gym_environment.sampling.levels import LevelChooser, level_chooser
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -19,15 +19,15 @@ def ladder(task: str, size: int) -> Ladder:
 LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}
 
 
-def level_chooser(mode: Any, seed: int = 42) -> LevelChooser | None:
+def chooser(mode: Any, seed: int = 42) -> LevelChooser | None:
     settings = SamplingSettings(complexity_mode=mode, seed=seed)
     curriculum = Curriculum(LADDERS, lambda task: len(LADDERS[task]) - 1)
-    return build_level_chooser(settings, LADDERS, curriculum)
+    return level_chooser(settings, LADDERS, curriculum)
 
 
 def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
     def drawn(seed: int, indices: list[int]) -> list[int]:
-        levels = level_chooser("random", seed)
+        levels = chooser("random", seed)
         assert levels is not None
         return [levels("chain_sum", index).index for index in indices]
 
@@ -40,7 +40,7 @@ def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
 
 
 def test_a_number_asks_for_the_nearest_level_and_none_for_the_defaults() -> None:
-    fixed = level_chooser(0.6)
+    fixed = chooser(0.6)
     assert fixed is not None
     assert [fixed(task, 0).index for task in LADDERS] == [2, 0]
-    assert level_chooser(None) is None
+    assert chooser(None) is None

@@ -21,20 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling import level_limits
+from reasoning_gym_environment.sampling import levels
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
-from reasoning_gym_environment.sampling.item_maker import (
-    CRASHED,
-    REDRAWS,
-    SEEDS_TRIED,
-    ItemAddress,
-    ItemMaker,
-    derive_seed,
-)
+from reasoning_gym_environment.sampling.item_maker import CRASHED, REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
-from reasoning_gym_environment.sampling.level_chooser import LevelChooser
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.levels import LevelChooser, LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
+from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.workers.pool import PoolClosedError
@@ -187,8 +180,8 @@ class StreamMachine(RuleBasedStateMachine):
     def begin(self, options: Options) -> None:
         # With these constants, levels close and open again within the few items of a test.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(level_limits, "NEIGHBOURS", 2)
-        self.patch.setattr(level_limits, "RETRY_AFTER", 8)
+        self.patch.setattr(levels, "NEIGHBOURS", 2)
+        self.patch.setattr(levels, "RETRY_AFTER", 8)
         self.loop = StillLoop()
         self.saved: list[Saved] = []
         self.waiter: asyncio.Task[Problem] | None = None
@@ -395,7 +388,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        state = {"curriculum": self.curriculum.state_dict(), "sampler": self.stream.state_dict()}
+        state = {"curriculum": self.curriculum.state_dict(), "item_stream": self.stream.state_dict()}
         items = {index: self.model.items[index] for index in self.model.items if index not in self.model.finished}
         self.saved.append(Saved(json.loads(json.dumps(state)), set(self.model.finished), items))
 
@@ -439,8 +432,8 @@ class StreamMachine(RuleBasedStateMachine):
     def load_into_stream(self, saved: Saved) -> None:
         has_levels = self.options.mode != "none"
         self.curriculum.load_state_dict(saved.state["curriculum"])
-        self.stream.load_state_dict(saved.state["sampler"])
-        pending = saved.state["sampler"]["pending"]
+        self.stream.load_state_dict(saved.state["item_stream"])
+        pending = saved.state["item_stream"]["pending"]
         dropped = {index for index, task, _ in pending if task not in self.options.tasks}
         self.model = Model(finished=saved.finished | dropped)
         self.model.skips = self.stream.skipped.total()
@@ -452,8 +445,10 @@ class StreamMachine(RuleBasedStateMachine):
         assert [draw.index for draw in self.stream.ledger.waiting] == expected, "the unfinished items come first"
         assert not self.stream.ledger.handed_out
         assert has_levels or all(draw.level is None for draw in self.stream.ledger.waiting)
-        assert self.stream.state_dict()["index"] == saved.state["sampler"]["index"]
-        closed = {tuple(row) for row in saved.state["sampler"]["budgets"]["closed"] if row[0] in self.options.tasks}
+        assert self.stream.state_dict()["index"] == saved.state["item_stream"]["index"]
+        closed = {
+            tuple(row) for row in saved.state["item_stream"]["level_limits"]["closed"] if row[0] in self.options.tasks
+        }
         assert {tuple(row) for row in self.stream.limits.state_dict()["closed"]} == closed
         self.look()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.sampling import level_limits
+from reasoning_gym_environment.sampling import levels
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.utils.clock import now
 from reasoning_gym_environment.workers.generation_worker import ItemJob
@@ -18,8 +18,8 @@ from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.pool import WorkerDiedError, WorkerPool, WorkerProcess
 
 from ..virtual_time import run_virtually
-from .test_item_stream import sampler, take
-from .test_level_limits import at_level
+from .test_item_stream import item_source, take
+from .test_levels import at_level
 
 HOUR_S = 3600.0
 START_S = 0.5
@@ -60,9 +60,9 @@ async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ItemSt
     """A stream at the highest of three levels, whose workers are killed as `is_killed` says."""
     generator = ProcessGenerator(num_workers=workers)
     pretended = [PretendedWorker(is_killed) for _ in range(workers)]
-    generator._pool = WorkerPool(pretended, generator._counts, level_limits.logger)
+    generator._pool = WorkerPool(pretended, generator._counts, levels.logger)
     await generator.start()
-    return sampler(generator, prefetch=4, **at_level(2), **options)
+    return item_source(generator, prefetch=4, **at_level(2), **options)
 
 
 @pytest.mark.parametrize(("workers", "may_overtake"), [(1, False), (4, False), (4, True)])

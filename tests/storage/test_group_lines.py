@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
+from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Rollout, Score
 from reasoning_gym_environment.storage.json_lines import (
     BrokenLineError,
     as_dumped,
@@ -28,7 +28,7 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
     score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
     prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     problem = make_problem(level=3, complexity=0.5, config={"min_terms": 2})
-    group = Episode(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], sampled_at=3, scored_at=5)
+    group = Group(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], sampled_at=3, scored_at=5)
     expected = json.loads(Path(__file__).with_name("dump_line.json").read_text())
     assert dump_record(group, "0.1.25") == expected
     assert dump_record(replace(group, scored_at=None), "v")["scored_at_step"] is None, "nobody trains"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
-from reasoning_gym_environment.records import plain
+from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_from_json, config_of, discover
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
@@ -103,7 +103,7 @@ def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
     assert config["max_date"] == datetime.date(2020, 2, 1)
     config = config_of("word_sorting", {"transformation": "uppercase"})
     assert library.create_dataset("word_sorting", seed=0, size=1, **config)[0]["answer"].isupper()
-    assert config_from_json("word_sorting", json.loads(json.dumps(plain(config)))) == config
+    assert config_from_json("word_sorting", json.loads(json.dumps(to_json(config)))) == config
     config = config_of("arc_agi", {"board_format_opts": {"alphabet": list("ABCDEFGHIJ")}})
     assert config["board_format_opts"].alphabet == list("ABCDEFGHIJ")
     assert library.create_dataset("arc_agi", seed=0, size=1, **config)[0]["answer"][0] in "ABCDEFGHIJ"
@@ -150,12 +150,12 @@ def test_task_that_cannot_be_built_is_left_out_by_name(
 def test_a_level_s_config_is_the_same_after_json(task: str) -> None:
     """Enums, tuples, dictionaries, and an integer where the default is a float."""
     config = dict(build_ladder(task).levels[0].config)
-    again = config_from_json(task, json.loads(json.dumps(plain(config))))
+    again = config_from_json(task, json.loads(json.dumps(to_json(config))))
     assert repr(again) == repr(config)
 
 
 def test_the_config_of_a_mixture_is_the_same_after_json() -> None:
     """Its datasets are dataclasses within a list."""
     config = config_of("composite", {"datasets": [{"name": "gcd", "weight": 2, "config": {"max_value": 9}}]})
-    again = config_from_json("composite", json.loads(json.dumps(plain(config))))
+    again = config_from_json("composite", json.loads(json.dumps(to_json(config))))
     assert repr(again) == repr(config)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
+from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
 from reasoning_gym_environment.telemetry.reward_hacking import WINDOW, HackingWatch
 
 Answer = tuple[str, float]
@@ -21,14 +21,14 @@ GROUPS = 2 * WINDOW
 def group(make_problem: Callable[..., Problem], make_completion: Callable[..., Completion]) -> Callable[..., Any]:
     """`group(index, answers)`: one group of the item with that number."""
 
-    def make(index: int, answers: Iterable[Answer]) -> Episode:
+    def make(index: int, answers: Iterable[Answer]) -> Group:
         entry = {"question": f"Question {index}?", "answer": str(index), "metadata": {}}
         rollouts = []
         for answer, value in answers:
             outcome = Outcome.CORRECT if value == 1.0 else Outcome.WRONG
             score = Score(value, outcome, answer=answer)
             rollouts.append(Rollout(make_completion("text"), score, value, base_reward=value))
-        return Episode(make_problem(task="gcd", index=index, entry=entry), [], rollouts)
+        return Group(make_problem(task="gcd", index=index, entry=entry), [], rollouts)
 
     return make
 
@@ -56,7 +56,7 @@ def constant_of_many(index: int) -> list[Answer]:
     ],
 )
 def test_the_sign_is_warned_of_once_with_the_task_and_two_examples(
-    hack: Any, words: str, group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+    hack: Any, words: str, group: Callable[..., Group], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = HackingWatch()
     names: set[str] = set()
@@ -69,7 +69,7 @@ def test_the_sign_is_warned_of_once_with_the_task_and_two_examples(
     assert names == {"hacking/repeated_answer/gcd"}
 
 
-def test_the_metric_of_the_sign_ends_with_the_sign(group: Callable[..., Episode]) -> None:
+def test_the_metric_of_the_sign_ends_with_the_sign(group: Callable[..., Group]) -> None:
     watch = HackingWatch()
     assert watch.metrics() == {}
     for index in range(WINDOW):
@@ -106,7 +106,7 @@ def same_item(index: int) -> list[Answer]:
 
 @pytest.mark.parametrize("honest", [learned, always_true, mostly_true, worthless, same_item])
 def test_honest_runs_show_no_sign(
-    honest: Callable[[int], Any], group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+    honest: Callable[[int], Any], group: Callable[..., Group], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = HackingWatch()
     for index in range(GROUPS):
@@ -116,7 +116,7 @@ def test_honest_runs_show_no_sign(
 
 
 def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_a_sign(
-    group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+    group: Callable[..., Group], caplog: pytest.LogCaptureFixture
 ) -> None:
     for seed in range(20):
         random = Random(seed)

@@ -15,10 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.runtime import load_into
 from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
 from reasoning_gym_environment.telemetry import telemetry
 from reasoning_gym_environment.telemetry.telemetry import RolloutDumps
+from reasoning_gym_environment.utils.saved_state import load_into
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 

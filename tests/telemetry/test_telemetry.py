@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Score
-from reasoning_gym_environment.runtime import load_into
+from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Score
 from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcome,
     GroupOutcomes,
@@ -20,6 +19,7 @@ from reasoning_gym_environment.telemetry.telemetry import (
     TrainMetrics,
     outcome_without_signal,
 )
+from reasoning_gym_environment.utils.saved_state import load_into
 
 from ..env_support import dumped
 
@@ -27,7 +27,7 @@ LOST, RIGHT = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
 NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
 
 
-def with_scores(group: Episode, *scores: Score) -> Episode:
+def with_scores(group: Group, *scores: Score) -> Group:
     rollouts = [replace(r, score=s, reward=s.value) for r, s in zip(group.rollouts, scores, strict=True)]
     return replace(group, rollouts=rollouts)
 
@@ -89,7 +89,7 @@ def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -
 
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
-    def changed(group: Episode, **fields: Any) -> Episode:
+    def changed(group: Group, **fields: Any) -> Group:
         return replace(group, rollouts=[replace(rollout, **fields) for rollout in group.rollouts])
 
     zero, mixed = make_group([0.0, 0.0]), make_group([1.0, 0.0])

@@ -19,12 +19,12 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.items import problem_of
-from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling import item_stream
-from reasoning_gym_environment.sampling.item_maker import derive_seed
+from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.trainer import checkpoints as module
 from reasoning_gym_environment.trainer.checkpoints import KEY, RunCheckpoints, write_atomically
 from reasoning_gym_environment.trainer.run_api import RunState
+from reasoning_gym_environment.utils.saved_state import load_into, state_of
 
 from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
 from ..process_table import until

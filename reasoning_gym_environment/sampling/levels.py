@@ -1,4 +1,7 @@
-"""The levels that each task may use now. A level is closed for a while if too many of its items fail.
+"""The task and the level of each item, and the levels that each task may use now.
+
+`choose_task` draws the task of an index, and a LevelChooser its level, as `complexity_mode` asks for it. LevelLimits
+closes a level for a while if too many of its items fail:
 
     an item is too long, and the level has had less than KNOWN_ITEMS items                ──> the level is closed
     at least FAILED_ITEMS of the last KNOWN_ITEMS items fail, and FAILED_SHARE of them    ──> the level is closed
@@ -33,14 +36,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, NonNegativeInt
 
+from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
-from .item_maker import FAILED, TIMED_OUT, TOO_LONG, loading
+from ..utils.saved_state import loading
+from .curriculum import Curriculum
+from .item_maker import FAILED, TIMED_OUT, TOO_LONG
+from .seeds import derive_random
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +81,37 @@ LevelKey: TypeAlias = tuple[str, int]
 
 Window: TypeAlias = deque[bool]
 """Whether each of the last KNOWN_ITEMS items of a level failed."""
+
+
+LevelChooser: TypeAlias = Callable[[str, int], Level]
+"""Task and index -> the level of an item."""
+
+
+def choose_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
+    """The task of an index of the training stream: each task is drawn in proportion to its weight."""
+    random = derive_random(seed, "task", "train", instance, index)
+    return random.choices(list(weights), weights=list(weights.values()))[0]
+
+
+def level_chooser(
+    settings: SamplingSettings,
+    ladders: Mapping[str, Ladder],
+    curriculum: Curriculum,
+) -> LevelChooser | None:
+    """The chooser of `complexity_mode`; None for reasoning-gym's default configs."""
+    mode = settings.complexity_mode
+    if mode is None:
+        return None
+
+    def choose(task: str, index: int) -> Level:
+        ladder = ladders[task]
+        if mode == "curriculum":
+            return ladder.levels[curriculum.level(task)]
+        if mode == "random":
+            return derive_random(settings.seed, "level", task, index).choice(ladder.levels)
+        return ladder.at(mode)
+
+    return choose
 
 
 @dataclass

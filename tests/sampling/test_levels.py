@@ -18,7 +18,7 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.item_maker import FAILED, SEEDS_TRIED, TIMED_OUT, TOO_LONG
-from reasoning_gym_environment.sampling.level_limits import (
+from reasoning_gym_environment.sampling.levels import (
     FAILED_ITEMS,
     KNOWN_ITEMS,
     NEIGHBOURS,
@@ -29,7 +29,7 @@ from reasoning_gym_environment.sampling.level_limits import (
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
-from .test_item_stream import TASKS, FakeGenerator, sampler, take
+from .test_item_stream import TASKS, FakeGenerator, item_source, take
 
 
 def ladders(size: int = 3) -> dict[str, Ladder]:
@@ -38,7 +38,7 @@ def ladders(size: int = 3) -> dict[str, Ladder]:
 
 
 def at_level(index: int, size: int = 3) -> dict[str, Any]:
-    """Options of a sampler whose every draw is planned at this level."""
+    """Options of an item source whose every draw is planned at this level."""
     made = ladders(size)
     return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made)}
 
@@ -60,7 +60,7 @@ def closed(limits: LevelLimits) -> list[list[Any]]:
 
 async def test_a_level_that_does_not_fit_is_closed_at_first_sight(caplog: pytest.LogCaptureFixture) -> None:
     generator = FakeGenerator()
-    source = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
+    source = item_source(generator, too_long=too_long_above(1), **at_level(3, size=4))
     problems = await take(source, 12)
     assert {problem.level for problem in problems} == {1}
     assert len(generator.calls) == 12 + 2 * len(TASKS), "each task's levels 3 and 2 were tried once"
@@ -70,7 +70,7 @@ async def test_a_level_that_does_not_fit_is_closed_at_first_sight(caplog: pytest
 
 async def test_a_level_whose_items_are_late_again_and_again_is_closed() -> None:
     generator = FakeGenerator(fails=lambda level, seed: GenerationTimeoutError("too late") if level >= 2 else None)
-    source = sampler(generator, **at_level(2))
+    source = item_source(generator, **at_level(2))
     problems = await take(source, 200)
     assert {problem.level for problem in problems} == {1}
     assert sorted(closed(source.limits)) == [[task.name, 2, TIMED_OUT] for task in TASKS]
@@ -80,7 +80,7 @@ async def test_a_level_whose_items_are_late_again_and_again_is_closed() -> None:
 
 
 async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> None:
-    source = sampler(
+    source = item_source(
         FakeGenerator(), too_long=lambda question: "" if question.startswith("gcd") else "long", **at_level(1)
     )
     problems = await take(source, 5)
@@ -92,19 +92,19 @@ async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> N
 async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() -> None:
     streams: list[tuple[list[Problem], dict[str, Any]]] = []
     for generator in (FakeGenerator(), FakeGenerator(is_slow=True)):
-        source = sampler(generator, too_long=too_long_above(2), prefetch=5, **at_level(3, size=4))
+        source = item_source(generator, too_long=too_long_above(2), prefetch=5, **at_level(3, size=4))
         streams.append((await take(source, 20), source.state_dict()))
         await source.close()
     assert streams[0] == streams[1]
-    assert streams[0][1]["budgets"]["closed"]
+    assert streams[0][1]["level_limits"]["closed"]
 
 
 async def test_closed_levels_are_restored() -> None:
-    first = sampler(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
+    first = item_source(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
     for problem in await take(first, 12):
         first.ledger.finish(problem)
     generator = FakeGenerator()
-    resumed = sampler(generator, **at_level(2))
+    resumed = item_source(generator, **at_level(2))
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert {resumed.limits.top_level(task.name) for task in TASKS} == {0}
     await take(resumed, 3)
@@ -167,32 +167,32 @@ def test_a_run_that_is_often_restarted_loses_no_level_by_one_long_question() -> 
 
 
 async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:
-    first = sampler(too_long=too_long_above(1), **at_level(3, size=4))
+    first = item_source(too_long=too_long_above(1), **at_level(3, size=4))
     [problem] = await take(first, 1)
-    [plain] = await take(sampler(), 1)
+    [plain] = await take(item_source(), 1)
     assert (problem.index, problem.task, problem.seed) == (plain.index, plain.task, plain.seed)
     assert (problem.level, problem.complexity, problem.config) == (1, pytest.approx(1 / 3), {"level": 1})
     generator = FakeGenerator()
-    resumed = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
+    resumed = item_source(generator, too_long=too_long_above(1), **at_level(3, size=4))
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert await resumed.next() == problem
     assert len(generator.calls) == 1
 
 
 async def test_an_item_counts_once_although_it_is_requeued_and_repeated_after_a_restart() -> None:
-    source = sampler(catalog=GCD, **at_level(2))
+    source = item_source(catalog=GCD, **at_level(2))
     problems = await take(source, 3)
-    counted = source.state_dict()["budgets"]["recent"]
+    counted = source.state_dict()["level_limits"]["recent"]
     assert counted == [["gcd", 2, 3]]
     for problem in problems:
         source.ledger.requeue(problem)
     assert await take(source, 3) == problems
-    resumed = sampler(catalog=GCD, **at_level(2))
+    resumed = item_source(catalog=GCD, **at_level(2))
     resumed.load_state_dict(json.loads(json.dumps(source.state_dict())))
     assert await take(resumed, 3) == problems
-    assert source.state_dict()["budgets"]["recent"] == resumed.state_dict()["budgets"]["recent"] == counted
+    assert source.state_dict()["level_limits"]["recent"] == resumed.state_dict()["level_limits"]["recent"] == counted
     await take(resumed, 1)
-    assert resumed.state_dict()["budgets"]["recent"] == [["gcd", 2, 4]]
+    assert resumed.state_dict()["level_limits"]["recent"] == [["gcd", 2, 4]]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_an_item_counts_once_although_it_is_requeued_and_repeated_after_a_
 )
 async def test_only_what_fails_at_once_is_tried_with_other_seeds(error: type[Exception], asked: int) -> None:
     generator = FakeGenerator(fails=lambda *_: error("no such item") if len(generator.calls) <= asked else None)
-    source = sampler(generator, catalog=GCD)
+    source = item_source(generator, catalog=GCD)
     assert (await source.next()).index == 1
     assert sum(source.skipped.values()) == 1 and len(generator.calls) == asked + 1
 
