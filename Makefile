@@ -31,23 +31,23 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+$(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@touch $@
 
-$(VENV)-trl/.installed: requirements-openenv.txt requirements-trl.txt requirements-dev.txt requirements.txt pyproject.toml | $(VENV)/.python
+$(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requirements/dev.txt requirements.txt pyproject.toml | $(VENV)/.python
 	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
 	$(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -r requirements-openenv.txt
+	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt -r requirements/openenv.txt
 	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 # One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core). Tests
-# install the wheel in fresh environments, which find the libraries here (tests/wheel.py).
-$(VENV)-%/.installed: requirements-%.txt | $(VENV)/.python
+# install the wheel in fresh environments, which find the libraries here (testing/wheel.py).
+$(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
 	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-$*.txt
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
 	@touch $@
 
 $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python

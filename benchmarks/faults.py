@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from benchmarks.fault_parts.world import World
-from examples.demo.inference_server import Generation
+from testing.inference_server import Generation
 
 KILLS = 20
 INSTANCES = 4

@@ -34,10 +34,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from run_parts.delaying_proxy import DelayingProxy
 from run_parts.phase import Phase, Plan
 from run_parts.trainer import COUNT_EVERY_S, GROUP_SIZE, Trainer
 from run_parts.windows import Window
+
+from testing.delaying_proxy import DelayingProxy
 
 DELAYS_S = (0.0, 0.15, 0.5, 2.0)
 BATCH = 1024

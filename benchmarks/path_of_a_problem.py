@@ -41,8 +41,8 @@ from transformers import PreTrainedTokenizerBase
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling import item_stream
-from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from tests.mock_dialects import ThreadedMockServer
+from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from testing.mock_dialects import ThreadedMockServer
 
 PACKAGE = str(Path(__file__).resolve().parents[1] / "reasoning_gym_environment") + os.sep
 REPLIES = ("<think>I know it.</think><answer>{}</answer>", "<think>I guess.</think><answer>no idea</answer>")

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment.report.main import main as report
-from tests.report_samples import ATTACKS, MARK, Page, write_dump, write_results
+from testing.report_samples import ATTACKS, MARK, Page, write_dump, write_results
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from tests.hostile_answers import HOSTILE_ANSWERS
+from testing.hostile_answers import HOSTILE_ANSWERS
 
 GROUP_SIZE = 12
 Group = tuple[str, dict[str, Any], list[str]]

@@ -2,7 +2,7 @@
 
 A schedule has one to four environments, and faults in any order: restarts of run-api and of its trainer, a gateway that
 answers 404, 502 or 503, lost answers, environments that are killed or terminated, disks that are full or hang, and
-workers that make most items too late. It runs in simulated time (tests/cluster.py), with the run-api of atroposlib.
+workers that make most items too late. It runs in simulated time (testing/cluster.py), with the run-api of atroposlib.
 
 Everything is repaired after the last fault. Then no living environment may be signed off, the shares must be those of
 the living environments, no level may be closed, and each item must be in exactly one place. If a schedule fails,
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from hypothesis import HealthCheck, given, seed, settings
 from tqdm import tqdm
 
-from tests.cluster import Schedule, run_cluster, schedules
+from testing.cluster import Schedule, run_cluster, schedules
 
 
 class Part:

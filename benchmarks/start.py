@@ -35,9 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from run_parts.process_table import descendants, process_table, totals
 
 from reasoning_gym_environment.atropos.preflight import FIRST_QUESTION
-from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from tests.mock_dialects import ThreadedMockServer
-from tests.support import child_environment, get_json, register_trainer, running, trajectory_api
+from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import child_environment, get_json, register_trainer, running, trajectory_api
 
 ROOT = Path(__file__).resolve().parents[1]
 ORIGINAL = "reasoning_gym_environment.py"

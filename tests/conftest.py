@@ -22,12 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
-
-from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from .in_process import InProcessGenerator, InProcessGrader
-from .mock_dialects import ThreadedMockServer
-from .support import AddingStudent
-from .wheel import build_wheel
+from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from testing.in_process import InProcessGenerator, InProcessGrader
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import AddingStudent
+from testing.wheel import build_wheel
 
 LONGEST_FIRST = (
     "tests/integrations/test_real_libraries.py",
@@ -169,8 +168,7 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-
-    from .fake_server import retry_quickly
+    from testing.fake_server import retry_quickly
 
     made: list[Any] = []
 

@@ -21,9 +21,8 @@ from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProble
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
 from reasoning_gym_environment.sampling.seeds import is_held_out
-
-from .process_table import linux_only, parents
-from .support import wait_for
+from testing.process_table import linux_only, parents
+from testing.support import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = "chain_sum,countdown,leg_counting"
@@ -260,7 +259,7 @@ def test_questions_of_a_task_module_are_searched_each_time_because_its_code_may_
     own_datasets: None, user_cache: Path
 ) -> None:
     before = set(user_cache.rglob("*.json"))
-    with Tasks("chain_sum", modules=str(ROOT / "tests" / "generator_task.py")) as tasks:
+    with Tasks("chain_sum", modules=str(ROOT / "testing" / "generator_task.py")) as tasks:
         assert len(HeldOut(tasks, per_task=2, seed=78)) == 2
     assert set(user_cache.rglob("*.json")) == before
 
@@ -345,7 +344,7 @@ print(rewarded(2), multiprocessing.get_context("fork").Pool(2).map(rewarded, [2,
 
 SCRIPT = """
 import os, sys
-from tests.process_table import workers_of
+from testing.process_table import workers_of
 from reasoning_gym_environment import Tasks, ItemStream, HeldOut, grade
 tasks = Tasks("chain_sum")
 problem = ItemStream(tasks).next()

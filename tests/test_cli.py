@@ -15,11 +15,10 @@ import pytest
 
 from reasoning_gym_environment import cli
 from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
-
-from .env_support import dumped
-from .mock_dialects import ThreadedMockServer
-from .process_table import parents, workers_of
-from .support import (
+from testing.env_support import dumped
+from testing.mock_dialects import ThreadedMockServer
+from testing.process_table import parents, workers_of
+from testing.support import (
     PATIENCE_S,
     AddingStudent,
     child_environment,

@@ -20,8 +20,7 @@ from reasoning_gym_environment.config import (
     default_configs,
     default_dumps_folder,
 )
-
-from .support import parsed_command_line
+from testing.support import parsed_command_line
 
 VALUES = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 """`invalid`: values of a setting that are refused. `the same`: a setting, what it becomes, and ways to give that."""

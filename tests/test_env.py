@@ -17,17 +17,16 @@ from unittest.mock import AsyncMock
 import pytest
 from atroposlib.envs.base import BaseEnv
 
-from examples.demo.inference_server import Generation
 from reasoning_gym_environment import __version__
 from reasoning_gym_environment.atropos import evaluate
 from reasoning_gym_environment.atropos.evaluate import UNFINISHED
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
 from reasoning_gym_environment.storage.json_lines import lock
-
-from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
-from .mock_dialects import ThreadedMockServer
-from .process_table import until
+from testing.env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
+from testing.inference_server import Generation
+from testing.mock_dialects import ThreadedMockServer
+from testing.process_table import until
 
 
 @pytest.fixture

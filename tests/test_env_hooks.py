@@ -17,8 +17,7 @@ from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
-
-from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
+from testing.env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
 
 async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:

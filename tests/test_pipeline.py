@@ -16,9 +16,8 @@ from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
-
-from .env_support import RIGHT, WRONG, ReadyEnv, rollout
-from .fake_server import FakeServer, retry_quickly, tokens
+from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
+from testing.fake_server import FakeServer, retry_quickly, tokens
 
 
 async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -> None:

@@ -26,8 +26,7 @@ from reasoning_gym_environment.sampling.item_stream import ItemSource
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 from reasoning_gym_environment.utils.loop_thread import LoopThread
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
-
-from .in_process import InProcessGenerator, InProcessGrader
+from testing.in_process import InProcessGenerator, InProcessGrader
 
 CURRICULUM = {"complexity_mode": "curriculum", "include_tasks": "chain_sum"}
 

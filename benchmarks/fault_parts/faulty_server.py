@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from examples.demo.inference_server import Generation, GenerationRequest
-from tests.mock_dialects import MockServer
+from testing.inference_server import Generation, GenerationRequest
+from testing.mock_dialects import MockServer
 
 
 @dataclass

@@ -18,7 +18,7 @@ from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks.catalog import Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from tests.reference_answers import reference_answer
+from testing.reference_answers import reference_answer
 
 GROUP_SIZE = 8
 MAX_TOKEN_LENGTH = 2048

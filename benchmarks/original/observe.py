@@ -39,9 +39,9 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import ValidationError
 
 from benchmarks.original.groups import GROUP_SIZE, MAX_TOKEN_LENGTH, Attempt, Group
-from examples.demo.inference_server import Generation, GenerationRequest
-from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from tests.mock_dialects import ThreadedMockServer
+from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from testing.inference_server import Generation, GenerationRequest
+from testing.mock_dialects import ThreadedMockServer
 
 UNREACHABLE = "http://127.0.0.1:9/v1"
 MASKED = -100

@@ -15,9 +15,9 @@ from unittest.mock import patch
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
-from examples.demo.inference_server import free_port
 from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, stop
-from tests.byte_tokenizer import build_byte_tokenizer
+from testing.byte_tokenizer import build_byte_tokenizer
+from testing.inference_server import free_port
 
 from .dumps import DumpCounter
 from .process_table import descendants, process_table, totals

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aiohttp import web
 
-from examples.demo.inference_server import GenerationRequest, GivenPrompt, reply_vllm
 from run_parts.instant_server import GUESSES
-from tests.byte_tokenizer import build_byte_tokenizer
-from tests.mock_dialects import MockServer, make_generation
+from testing.byte_tokenizer import build_byte_tokenizer
+from testing.inference_server import GenerationRequest, GivenPrompt, reply_vllm
+from testing.mock_dialects import MockServer, make_generation
 
 REPLIES = 32
 """Different replies for each number of completions."""

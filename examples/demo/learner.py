@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from reasoning_gym_environment.records import MASKED
+from testing.inference_server import Generation, GenerationRequest, InferenceServer
 
-from .inference_server import Generation, GenerationRequest, InferenceServer
 from .model import Trainer, Transformer
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny_model"

@@ -20,7 +20,7 @@ NO_SUCH_ENDPOINT = (404, 405)
 NO_SERVER_IN_TESTING = (
     "testing is on, so Atropos replaces the inference servers by a test harness, and no completions can be requested. "
     "Turn it off, and set openai.base_url to a mock server on this machine, such as the demo's server in "
-    "examples/demo/inference_server.py."
+    "testing/inference_server.py."
 )
 """The error of everything that needs completions. Atropos' harness has neither the health nor the semaphores that its
 own manager of servers reads, so no environment gets completions from it.

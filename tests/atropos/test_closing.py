@@ -19,9 +19,8 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.utils.saved_state import state_of
-
-from ..mock_dialects import MockServer
-from ..process_table import linux_only
+from testing.mock_dialects import MockServer
+from testing.process_table import linux_only
 
 GROUP_SIZE = 2
 GROUPS = 100

@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 
 from reasoning_gym_environment.atropos.serve import register
-
-from ..env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
-from ..mock_dialects import ThreadedMockServer
-from ..process_table import until
-from ..support import trajectory_api
+from testing.env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
+from testing.mock_dialects import ThreadedMockServer
+from testing.process_table import until
+from testing.support import trajectory_api
 
 
 class Tensor(np.ndarray):

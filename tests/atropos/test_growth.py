@@ -14,11 +14,10 @@ from reasoning_gym_environment.inference import servers
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.sampling import pending_items
 from reasoning_gym_environment.telemetry import telemetry
-
-from ..env_support import ReadyEnv
+from testing.env_support import ReadyEnv
 
 WRONG = "<think>no</think><answer>not a number</answer>"
-OUR_MODULES = ("reasoning_gym_environment", "atroposlib", "tests")
+OUR_MODULES = ("reasoning_gym_environment", "atroposlib", "testing", "tests")
 CONTAINERS = (list, dict, set, deque, tuple)
 FULL = 40
 """In this test, lists that are bounded keep this many values."""

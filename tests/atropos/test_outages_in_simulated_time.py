@@ -16,8 +16,8 @@ from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.inference.prompts import Prompt
 from reasoning_gym_environment.pipeline import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
+from testing.simulation import World
 
-from ..simulation import World
 from .test_serve_in_simulated_time import Event, quick, serves
 
 few = settings(quick, max_examples=3)

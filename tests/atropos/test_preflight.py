@@ -21,9 +21,8 @@ from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
-
-from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
-from ..process_table import until
+from testing.env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
+from testing.process_table import until
 
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 

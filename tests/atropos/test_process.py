@@ -28,9 +28,8 @@ from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.json_lines import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import Telemetry
-
-from ..process_table import until
-from ..support import AddingStudent
+from testing.process_table import until
+from testing.support import AddingStudent
 
 REPLY = "<think>no</think><answer>not a number</answer>"
 

@@ -1,4 +1,4 @@
-"""`serve` under delays, restarts, failures and evaluations, in simulated time: tests/simulation.py."""
+"""`serve` under delays, restarts, failures and evaluations, in simulated time: testing/simulation.py."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.trainer.marks import registration_of
 from reasoning_gym_environment.trainer.transport import ApiError
 from reasoning_gym_environment.utils.clock import now
-
-from ..simulation import World
-from ..virtual_time import run_virtually
+from testing.simulation import World
+from testing.virtual_time import run_virtually
 
 quick = settings(
     max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop, crosses_multiple, free_places, is_over
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
-
-from ..simulation import World
-from ..virtual_time import run_virtually
+from testing.simulation import World
+from testing.virtual_time import run_virtually
 
 
 def test_a_boundary_counts_when_it_has_been_passed() -> None:

@@ -1,4 +1,4 @@
-"""Several environments at one run-api under random faults, in simulated time: tests/cluster.py."""
+"""Several environments at one run-api under random faults, in simulated time: testing/cluster.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from ..cluster import EndProcess, Fault, LoseRequests, RestartApi, Schedule, run_cluster, schedules
+from testing.cluster import EndProcess, Fault, LoseRequests, RestartApi, Schedule, run_cluster, schedules
 
 
 @pytest.mark.slow

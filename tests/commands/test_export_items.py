@@ -24,9 +24,8 @@ from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings import EvaluationSettings
-
-from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
-from ..in_process import InProcessGenerator, InProcessGrader
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
+from testing.in_process import InProcessGenerator, InProcessGrader
 
 HALF = "half of a pair: \ud83d"
 # Items with tuples, with keys that are no texts, and without an answer.

@@ -19,9 +19,8 @@ from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage.json_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-
-from ..env_support import SILENT, Student
-from ..mock_dialects import ThreadedMockServer
+from testing.env_support import SILENT, Student
+from testing.mock_dialects import ThreadedMockServer
 
 TASKS = "chain_sum,spell_backward,word_sorting,game_of_life_halting,letter_jumble"
 REPLIES = (

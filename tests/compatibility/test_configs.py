@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-
-from ..env_support import RIGHT, ReadyEnv, rollout
-from ..support import parsed_command_line
+from testing.env_support import RIGHT, ReadyEnv, rollout
+from testing.support import parsed_command_line
 
 ENV = {"group_size": 16, "max_token_length": 1024, "tokenizer_name": "some-model", "use_wandb": False, "batch_size": -1}
 SERVER = {"model_name": "some-model", "base_url": "http://localhost:9001/v1", "api_key": "x", "server_type": "sglang"}

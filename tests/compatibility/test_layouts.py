@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from ..env_support import SERVE_ITEMS
-from ..support import run
+from testing.env_support import SERVE_ITEMS
+from testing.support import run
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "reasoning_gym_environment"

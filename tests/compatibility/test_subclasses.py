@@ -13,12 +13,12 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from testing.env_support import dumped
+from testing.fake_api import FakeApi
+from testing.mock_dialects import ThreadedMockServer
+from testing.process_table import until
+from testing.support import AddingStudent
 
-from ..env_support import dumped
-from ..fake_api import FakeApi
-from ..mock_dialects import ThreadedMockServer
-from ..process_table import until
-from ..support import AddingStudent
 from . import subclasses as theirs
 
 Command = Callable[..., Any]

@@ -15,8 +15,7 @@ import pytest
 from examples.demo.learner import Checks
 from examples.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, print_summary
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
-
-from ..support import PATIENCE_S, running, wait_for
+from testing.support import PATIENCE_S, running, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ["-m", "examples.demo", "--steps", "2"]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples.demo.inference_server import GenerationRequest, GivenPrompt
 from examples.demo.learner import Learner
 from examples.demo.model import Shape, Trainer, Transformer, sequences_of
 from reasoning_gym_environment.records import MASKED
+from testing.inference_server import GenerationRequest, GivenPrompt
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
 OFF = {"set_advantage_to_zero": True}

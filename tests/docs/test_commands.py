@@ -14,8 +14,8 @@ import pytest
 
 from reasoning_gym_environment.commands.export_items import DEFAULT_ITEM_FORMAT, EVAL
 from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
+from testing.report_samples import write_dump, write_results
 
-from ..report_samples import write_dump, write_results
 from .test_pages import PAGES, ROOT
 
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
@@ -56,7 +56,15 @@ def what_they_name(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_results(folder / "results" / name, tasks=3, attacks=False)
     write_dump(folder / "data_dumps")
     (folder / "my_tasks.py").write_text("")
-    for name in ("reasoning_gym_environment", "benchmarks", "tests", "docs", "requirements.txt"):
+    for name in (
+        "reasoning_gym_environment",
+        "benchmarks",
+        "testing",
+        "tests",
+        "docs",
+        "requirements",
+        "requirements.txt",
+    ):
         (folder / name).symlink_to(ROOT / name)
     return folder
 

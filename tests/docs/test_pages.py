@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 import reasoning_gym_environment
-
-from ..mock_dialects import ThreadedMockServer
-from ..support import child_environment
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

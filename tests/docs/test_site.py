@@ -13,7 +13,7 @@ import markdown
 import pytest
 import yaml
 
-from ..support import PATIENCE_S, child_environment
+from testing.support import PATIENCE_S, child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

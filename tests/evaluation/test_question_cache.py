@@ -19,8 +19,7 @@ from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_s
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-
-from ..process_table import until
+from testing.process_table import until
 
 PER_TASK = 4
 

@@ -28,9 +28,8 @@ from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, R
 from reasoning_gym_environment.inference.servers import RawCompletion, Reply
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
-
-from ..fake_server import QUICK, FakeServer, tokens
-from ..virtual_time import run_virtually
+from testing.fake_server import QUICK, FakeServer, tokens
+from testing.virtual_time import run_virtually
 
 PROMPT = Prompt([], "p", [1])
 ONE = RequestParameters(1, 10, 1.0)

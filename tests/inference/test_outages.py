@@ -19,9 +19,8 @@ from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.pipeline import GIVEN_UP
 from reasoning_gym_environment.sampling import pending_items
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
-
-from ..env_support import WRONG, ReadyEnv
-from ..fake_server import FakeServer, retry_quickly, tokens
+from testing.env_support import WRONG, ReadyEnv
+from testing.fake_server import FakeServer, retry_quickly, tokens
 
 
 async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda index: False) -> int:

@@ -20,8 +20,7 @@ from reasoning_gym_environment.inference.prompts import (
     render,
     system_prompt,
 )
-
-from ..byte_tokenizer import build_byte_tokenizer
+from testing.byte_tokenizer import build_byte_tokenizer
 
 
 def test_system_prompt_asks_for_thinking_and_one_answer_in_tags() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_support import ReadyEnv
-from ..mock_dialects import ThreadedMockServer
-from ..support import AddingStudent
+from testing.env_support import ReadyEnv
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import AddingStudent
 
 
 async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(

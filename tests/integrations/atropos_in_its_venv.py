@@ -15,8 +15,8 @@ from reasoning_gym_environment.commands.item_formats import ExportedItem, nemo_r
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from tests.env_support import rollout
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from testing.env_support import rollout
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
 

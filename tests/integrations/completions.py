@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
 
 TASKS = (
     "base_conversion",

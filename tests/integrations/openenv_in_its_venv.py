@@ -22,10 +22,10 @@ from openenv.core.generic_client import GenericEnvClient
 from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.openenv import Groups
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from testing.support import PATIENCE_S
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
-from tests.support import PATIENCE_S
 
 ATTACKED = {"task": ATTACK_TASK, "seed": 3}
 """The arguments of `reset` for a task whose question is not held out."""

@@ -31,7 +31,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.recipe import RecentItems, items_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
-from tests.hostile_answers import ATTACK_TASK
+from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "skyrl.md"

@@ -1,4 +1,4 @@
-"""Each integration from the installed wheel, with the real library that it serves (tests/wheel.py).
+"""Each integration from the installed wheel, with the real library that it serves (testing/wheel.py).
 
 `make test-slow` sets up the environments of the libraries. The tests of test_verifiers.py and test_reasoning_core.py
 install the wheel too.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..wheel import ROOT, fresh_environment, libraries_of, run, run_tests
+from testing.wheel import ROOT, fresh_environment, libraries_of, run, run_tests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.sampling.seeds import is_held_out
-
-from ..wheel import add_tests, fresh_environment, libraries_of, run
+from testing.wheel import add_tests, fresh_environment, libraries_of, run
 
 TASKS = (
     "core_graph_pathfinding",

@@ -12,7 +12,7 @@ import pytest
 from reasoning_gym_environment import Tasks, grade_rows, row_rewards
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.integrations.recipe import Recipe
-from tests.hostile_answers import ATTACK_TASK
+from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 

@@ -22,7 +22,7 @@ from reasoning_gym_environment.integrations import servers
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.rows import RECIPE
 from reasoning_gym_environment.integrations.servers import build_app
-from tests.hostile_answers import ENTRY
+from testing.hostile_answers import ENTRY
 
 TOO_DEEP = 700 if sys.version_info < (3, 12) else 6000
 """Levels of nesting that JSON can carry here and pickle cannot. C code has its own limit since Python 3.12."""

@@ -15,11 +15,11 @@ import pytest
 
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
 from reasoning_gym_environment.sampling.seeds import is_held_out
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import PATIENCE_S, child_environment
+from testing.wheel import fresh_environment, libraries_of
 
-from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
-from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, child_environment
-from ..wheel import fresh_environment, libraries_of
 from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
 
 ROOT = Path(__file__).resolve().parents[2]

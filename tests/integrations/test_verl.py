@@ -16,8 +16,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import recipe, verl
 from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe, items_for
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.process_table import linux_only
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from testing.process_table import linux_only
 
 SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
 SLOW = "<answer>while True: pass</answer>"

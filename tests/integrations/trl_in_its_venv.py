@@ -23,7 +23,7 @@ from reasoning_gym_environment import HeldOut, ItemStream, Tasks, row_rewards
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.trl import GRPOTasks
-from tests.hostile_answers import ATTACK_TASK
+from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 ROOT = Path(__file__).resolve().parent.parent.parent

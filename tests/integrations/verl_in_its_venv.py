@@ -39,7 +39,7 @@ import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
 MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"

@@ -1,4 +1,4 @@
-"""The tests beside this one use the package of the wheel; tests/wheel.py runs it with each of them."""
+"""The tests beside this one use the package of the wheel; testing/wheel.py runs it with each of them."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from reasoning_gym_environment.report.comparison import beside_published, compar
 from reasoning_gym_environment.report.load import DumpedGroup, Sources, load
 from reasoning_gym_environment.report.main import main
 from reasoning_gym_environment.report.page import render
-
-from ..report_samples import Page, evaluation, write_dump, write_everything, write_results
+from testing.report_samples import Page, evaluation, write_dump, write_everything, write_results
 
 
 @pytest.fixture(scope="module")

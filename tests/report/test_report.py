@@ -28,8 +28,16 @@ from reasoning_gym_environment.report.page import (
     shown,
 )
 from reasoning_gym_environment.storage.json_lines import described
-
-from ..report_samples import ATTACKS, Page, group_line, talk, write_dump, write_everything, write_lines, write_results
+from testing.report_samples import (
+    ATTACKS,
+    Page,
+    group_line,
+    talk,
+    write_dump,
+    write_everything,
+    write_lines,
+    write_results,
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from reasoning_gym_environment.utils.clock import now
 from reasoning_gym_environment.workers.generation_worker import ItemJob
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.pool import WorkerDiedError, WorkerPool, WorkerProcess
+from testing.virtual_time import run_virtually
 
-from ..virtual_time import run_virtually
 from .test_item_stream import item_source, take
 from .test_levels import at_level
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import faults
-
-from ..process_table import linux_only
+from testing.process_table import linux_only
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 

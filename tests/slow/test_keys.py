@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..support import PATIENCE_S, flags, next_batch, register_trainer, running, trajectory_api
+from testing.support import PATIENCE_S, flags, next_batch, register_trainer, running, trajectory_api
 
 pytestmark = pytest.mark.slow
 KEY = "sk-very-secret-0123"

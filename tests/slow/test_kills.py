@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..mock_dialects import ThreadedMockServer
-from ..support import flags, run, running, wait_for
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import flags, run, running, wait_for
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("KILLS", "3"))

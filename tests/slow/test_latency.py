@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.run_parts.delaying_proxy import DelayingProxy
-
-from ..mock_dialects import ThreadedMockServer
-from ..support import flags, next_batch, register_trainer, running, trajectory_api
+from testing.delaying_proxy import DelayingProxy
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import flags, next_batch, register_trainer, running, trajectory_api
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, flags, run
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import PATIENCE_S, AddingStudent, flags, run
 
 pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment"

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 import requests
 
-from examples.demo.inference_server import free_port
-
-from ..support import flags, next_batch, register_trainer, run, running, trajectory_api, wait_for
+from testing.inference_server import free_port
+from testing.support import flags, next_batch, register_trainer, run, running, trajectory_api, wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 

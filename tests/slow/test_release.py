@@ -20,16 +20,15 @@ from typing import Any
 
 import pytest
 
-from examples.demo.inference_server import free_port
 from reasoning_gym_environment.cli import COMMANDS
-
-from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, running, wait_for
-from ..wheel import NAME, ROOT, fresh_environment, libraries_of, run
+from testing.inference_server import free_port
+from testing.mock_dialects import ThreadedMockServer
+from testing.support import PATIENCE_S, AddingStudent, running, wait_for
+from testing.wheel import NAME, ROOT, fresh_environment, libraries_of, run
 
 pytestmark = pytest.mark.slow
 RELEASE_FOLDER = os.environ.get("RELEASE_FOLDER", "")
-FOLDERS = (".github", "benchmarks", "docs", "examples", "tests", "typings", NAME)
+FOLDERS = (".github", "benchmarks", "docs", "examples", "requirements", "testing", "tests", "typings", NAME)
 FILES = (
     "AGENTS.md",
     "CHANGELOG.md",
@@ -41,7 +40,7 @@ FILES = (
     "mkdocs.yml",
 )
 FILES += ("pyproject.toml", "__init__.py", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
-FILES += tuple(path.name for path in ROOT.glob("requirements*.txt"))
+FILES += ("requirements.txt",)
 JUNK = {"build/lib/" + NAME + "/old.py", "site/index.html", "tests/__pycache__/old.pyc"}
 
 

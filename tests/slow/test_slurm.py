@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ..support import PATIENCE_S, parsed_command_line
+from testing.support import PATIENCE_S, parsed_command_line
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "configs" / "slurm.sbatch"

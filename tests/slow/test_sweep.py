@@ -15,8 +15,7 @@ from reasoning_gym_environment.tasks.difficulty_ladder import Level, build_ladde
 from reasoning_gym_environment.verification.grade import check_for
 from reasoning_gym_environment.verification.item_checks import ITEM_CHECKS
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-
-from ..reference_answers import reference_answer
+from testing.reference_answers import reference_answer
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 TASKS = sorted(set(library.registry()) - {"composite"})

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..support import child_environment, free_port, wait_for
+from testing.support import child_environment, free_port, wait_for
 
 NODES = {"n1": "127.0.0.11", "n2": "127.0.0.12", "n3": "127.0.0.13"}
 CPUS_PER_NODE = 4

@@ -11,8 +11,8 @@ import sys
 
 from transformers import AutoTokenizer
 
-from ..mock_dialects import MockServer
-from ..support import AddingStudent
+from testing.mock_dialects import MockServer
+from testing.support import AddingStudent
 
 
 async def serve(host: str, port: int, model: str) -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from ..support import wait_for
 from .cluster import GPUS_PER_NODE, NODES, Cluster, missing_requirement, slurm_cluster
+from testing.support import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 

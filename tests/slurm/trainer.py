@@ -16,7 +16,7 @@ from pathlib import Path
 
 import requests
 
-from ..support import get_json, next_batch, wait_for
+from testing.support import get_json, next_batch, wait_for
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 4

@@ -14,8 +14,7 @@ import pytest
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.json_lines import AppendLog
 from reasoning_gym_environment.storage.patient_writer import PatientWriter
-
-from ..process_table import until
+from testing.process_table import until
 
 
 @pytest.fixture

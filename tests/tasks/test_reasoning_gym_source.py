@@ -13,9 +13,8 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-
-from ..env_support import SERVE_ITEMS
-from ..support import run as run_process
+from testing.env_support import SERVE_ITEMS
+from testing.support import run as run_process
 
 PACKAGE = Path(library.__file__).parent.parent
 LOAD = """

@@ -20,8 +20,7 @@ from reasoning_gym_environment.telemetry.telemetry import (
     outcome_without_signal,
 )
 from reasoning_gym_environment.utils.saved_state import load_into
-
-from ..env_support import dumped
+from testing.env_support import dumped
 
 LOST, RIGHT = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
 NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)

@@ -25,9 +25,8 @@ from reasoning_gym_environment.trainer import checkpoints as module
 from reasoning_gym_environment.trainer.checkpoints import KEY, RunCheckpoints, write_atomically
 from reasoning_gym_environment.trainer.run_api import RunState
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
-
-from ..env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
-from ..process_table import until
+from testing.env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
+from testing.process_table import until
 
 # --- the environment's state
 

@@ -15,8 +15,7 @@ from reasoning_gym_environment.trainer import transport as module
 from reasoning_gym_environment.trainer.transport import IDLE_S, ApiError, HttpTransport
 from reasoning_gym_environment.utils.clock import now
 from reasoning_gym_environment.utils.resilience import cancel_and_wait
-
-from ..virtual_time import run_virtually
+from testing.virtual_time import run_virtually
 
 GROUP = {"tokens": [[1, 2]], "scores": [1.0]}
 

@@ -14,8 +14,7 @@ import pytest
 from reasoning_gym_environment.storage.json_lines import AppendLog
 from reasoning_gym_environment.trainer.group_file import MOST_WAITING, GroupFile
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
-
-from ..process_table import until
+from testing.process_table import until
 
 KIND = "group not written to data_path_to_save_groups, sending it anyway"
 

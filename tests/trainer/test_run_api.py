@@ -21,10 +21,9 @@ from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
 from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
-
-from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
-from ..fake_api import FakeApi
-from ..process_table import until
+from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
+from testing.fake_api import FakeApi
+from testing.process_table import until
 
 
 @pytest.fixture(autouse=True)

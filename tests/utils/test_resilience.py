@@ -22,8 +22,7 @@ from reasoning_gym_environment.utils.resilience import (
     supervise,
     with_deadline,
 )
-
-from ..process_table import until
+from testing.process_table import until
 
 
 async def result(after_s: float, ended: list[str]) -> str:

@@ -18,8 +18,7 @@ from reasoning_gym_environment.verification.bounded_eval import (
     evaluate_python,
     evaluate_symbolic,
 )
-
-from ..hostile_answers import HOSTILE_ANSWERS
+from testing.hostile_answers import HOSTILE_ANSWERS
 
 # It is about the size of these strategies when printed, which nobody does.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")]

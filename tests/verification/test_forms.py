@@ -23,9 +23,8 @@ from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.markup import MAX_CHARS, strip_markup
 from reasoning_gym_environment.verification.readers import number
 from reasoning_gym_environment.verification.validators import VALIDATORS
-
-from ..hostile_answers import HOSTILE_ANSWERS
-from ..reference_answers import is_right, reference_answer
+from testing.hostile_answers import HOSTILE_ANSWERS
+from testing.reference_answers import is_right, reference_answer
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "form_cases.jsonl").read_text("utf-8").splitlines()]
 SLOW = {"codeio", "intermediate_integration", "jugs", "simple_integration", "sokoban", "zebra_puzzles"}

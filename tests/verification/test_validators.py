@@ -21,8 +21,7 @@ from reasoning_gym_environment.verification.grade import CHECK_ERRORS
 from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.verification.logic import truth_table
 from reasoning_gym_environment.verification.validators import VALIDATORS
-
-from ..reference_answers import is_right, reference_answer
+from testing.reference_answers import is_right, reference_answer
 
 Entry = dict[str, Any]
 ITEMS = 3

@@ -15,8 +15,7 @@ import pytest_asyncio
 
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
-
-from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, SECRET
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, SECRET
 
 # Only workers import it: it would stay registered in this process.
 MISBEHAVING_MODULE = str(Path(__file__).parents[1] / "generator_task.py")

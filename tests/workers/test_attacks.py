@@ -19,8 +19,7 @@ import pytest
 
 from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
-
-from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

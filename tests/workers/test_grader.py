@@ -18,9 +18,9 @@ from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
 from reasoning_gym_environment.workers.grading_worker import tasks_within
+from testing.hostile_answers import ATTACK_TASK, HOSTILE_ANSWERS
+from testing.process_table import linux_only, until, workers_of
 
-from ..hostile_answers import ATTACK_TASK, HOSTILE_ANSWERS
-from ..process_table import linux_only, until, workers_of
 from .conftest import grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

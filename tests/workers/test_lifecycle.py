@@ -19,9 +19,9 @@ from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.grading_worker import _contained, _describe_end
 from reasoning_gym_environment.workers.pool import WorkerProcess
+from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+from testing.process_table import linux_only, parents, until, workers_of
 
-from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from ..process_table import linux_only, parents, until, workers_of
 from .conftest import grading
 
 slow = pytest.mark.slow

@@ -12,8 +12,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.workers import pool as pool_module
 from reasoning_gym_environment.workers.pool import PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
-
-from ..process_table import until
+from testing.process_table import until
 
 
 class PretendedWorker(WorkerProcess):

@@ -10,8 +10,7 @@ import pytest
 from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
-
-from ..process_table import linux_only, workers_of
+from testing.process_table import linux_only, workers_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -4,7 +4,7 @@
     POST /generate ── parse_vllm ──> GenerationRequest ── generate ──> Generations ── reply_vllm ──>
 
 Replies have token ids, log probabilities, n completions, and truncation at the token limit. The demo's `Learner` serves
-the tiny model this way. The mock server of the tests adds other dialects (tests/mock_dialects.py).
+the tiny model this way. The mock server of the tests adds other dialects (testing/mock_dialects.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from examples.demo.inference_server import (
+from testing.inference_server import (
     Generation,
     GenerationRequest,
     GivenPrompt,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import requests
 
-from examples.demo.inference_server import free_port
+from testing.inference_server import free_port
 
 PATIENCE_S = 300.0
 """How long to wait for what must happen: for a machine that is loaded many times over, not for ours."""
