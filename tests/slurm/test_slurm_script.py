@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from .cluster import GPUS_PER_NODE, NODES, Cluster, missing_requirement, slurm_cluster
 from testing.support import wait_for
+
+from .cluster import GPUS_PER_NODE, NODES, Cluster, missing_requirement, slurm_cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
