@@ -1,13 +1,13 @@
-"""Which levels a blind answer is paid at: python benchmarks/audit/blind_answers.py [TASK ...] [--seconds 30] [--write]
+"""Which levels pay an answer without work: python benchmarks/questions/guessable.py [TASK ...] [--seconds 30] [--write]
 
-A blind answer ignores the question: a constant, or an answer that was right to an item of another seed. At each level
-of a task, and at its default config, the blind answer that is right on the largest share of 200 items is measured
-(fewer, if they take longer than `--seconds` to make).
+An answer without work is a constant, an answer that was right to an item of another seed, or what a cheap rule makes of
+the question: a copy of its last lines, its last number, the last term of a sequence plus the last difference. At each
+level of a task, and at its default config, the answer without work that is right on the largest share of 200 items is
+measured (fewer, if they take longer than `--seconds` to make).
 
-The limit is 0.05 for a task with many right answers, which have validators. Where one answer is right, a constant is
-paid as often as it is the answer, and there is no way to ask a yes-or-no question at which a guess earns less than a
-half; there the limit is a half. With --write, levels above the limit go to the package's data/farming.json, and
-training does not ask them. Other tasks stay in the file as they are.
+With --write, all shares above 0.3 (0.05 for a task with many right answers, which has a validator) go to the package's
+data/farming.json. tasks/difficulty_ladder.py decides which levels training does not ask. Other tasks stay in the file
+as they are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.logic import short_formulas
+from reasoning_gym_environment.verification.questions import mended
 from reasoning_gym_environment.verification.validators import VALIDATORS
 
 FILE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "farming.json"
 ITEMS, SAMPLE, MOST_CANDIDATES = 200, 60, 60
-MANY_SOLUTIONS, ONE_SOLUTION = 0.05, 0.5
+MANY_SOLUTIONS, ONE_SOLUTION = 0.05, 0.3
 FIXED = [*CONSTANTS, "infeasible", "No", "Yes", "A", "B", "C", "A → B", "B → C", "A+1", "A+2", "A+3", "A+4", "fill A"]
 FIXED += [*short_formulas("PQRS"), "up", "down", "x", "0.5", "1/2", "undetermined", "Pass", "fill A, pour A->B"]
 FIXED += [json.dumps({str(n): 1 + n % colours for n in range(size)}) for colours in (2, 3, 4) for size in range(4, 12)]
@@ -45,7 +46,67 @@ LIMITED = {"rubiks_cube", "simple_integration", "intermediate_integration", "sok
 """Checks that take long: fewer answers are tried."""
 
 
+# --- cheap rules: from the text of a question to an answer
+
+
+def last_lines(question: str) -> str:
+    """A copy of the last block of lines, without what stands before a colon."""
+    return question.rstrip().split("\n\n")[-1].split(":")[-1].strip()
+
+
+def last_grid(question: str) -> str:
+    """A copy of the last lines of numbers."""
+    grids = re.findall(r"(?:^[\d ]+$\n?)+", question, re.MULTILINE)
+    return grids[-1].strip() if grids else ""
+
+
+def last_word(question: str) -> str:
+    """The last word, such as a text that shall be changed."""
+    return question.split()[-1]
+
+
+def holes_with(sign: str) -> Callable[[str], str]:
+    """The grid of the question, with the same sign in each hole."""
+
+    def fill(question: str) -> str:
+        return last_lines(question).replace("❔", sign)
+
+    return fill
+
+
+def last_number(question: str) -> str:
+    """The last number."""
+    return (re.findall(r"-?\d+", question) or [""])[-1]
+
+
+def largest_number(question: str) -> str:
+    """The largest number."""
+    return max(re.findall(r"\d+", question) or [""], key=lambda digits: (len(digits), digits))
+
+
+def straight_on(question: str) -> str:
+    """The last term of a sequence, plus the difference to the term before it."""
+    terms = [int(digits) for digits in re.findall(r"-?\d+", question)]
+    return str(2 * terms[-1] - terms[-2]) if len(terms) > 1 else ""
+
+
+RULES: Mapping[str, Callable[[str], str]] = {
+    "a copy of the last lines of the question": last_lines,
+    "a copy of the last grid of the question": last_grid,
+    "the last word of the question": last_word,
+    "a cross in each hole": holes_with("❌"),
+    "a tick in each hole": holes_with("✅"),
+    "the last number of the question": last_number,
+    "the largest number of the question": largest_number,
+    "the last term plus the last difference": straight_on,
+}
+
+
+# --- measuring
+
+
 def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Items as strict training makes them."""
     dataset = library.create_dataset(task, **{**config, "seed": seed, "size": most})
     until = time.monotonic() + seconds
     for index in range(most):
@@ -57,25 +118,33 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
         except Exception as error:  # noqa: BLE001
             print(f"{task}: no item {index} of seed {seed}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        if has_right_answer(task, entry):
+        entry = mended(task, entry)
+        if entry is not None:
             yield entry
 
 
 def is_right(task: str, entry: dict[str, Any], answer: str) -> bool:
     try:
-        return CHECKS[task](entry, answer)
+        return bool(CHECKS[task](entry, answer))
     except CHECK_ERRORS:
         return False
 
 
 def measure(task: str, config: Mapping[str, Any], seconds: float) -> tuple[float, str, int]:
-    """The best blind answer of one config: its share of the items, the answer, how many items."""
+    """The best answer without work at one config: its share of the items, what it is, how many items."""
     known = Counter(right_answer(task, entry) or "" for entry in items(task, config, 8001, SAMPLE, seconds / 3))
     tried = [answer for answer, _ in known.most_common(6 if task in LIMITED else MOST_CANDIDATES) if answer]
     asked = list(items(task, config, 9001, ITEMS, seconds))
-    hits = {one: sum(is_right(task, entry, one) for entry in asked) for one in dict.fromkeys([*tried, *FIXED])}
-    best = max(hits, key=hits.__getitem__)
-    return hits[best] / max(len(asked), 1), best, len(asked)
+    shares = {answer: _share(task, asked, [answer] * len(asked)) for answer in dict.fromkeys([*tried, *FIXED])}
+    for name, rule in RULES.items():
+        shares[name] = _share(task, asked, [rule(str(entry["question"])) for entry in asked])
+    best = max(shares, key=shares.__getitem__)
+    return shares[best], best, len(asked)
+
+
+def _share(task: str, asked: Sequence[dict[str, Any]], answers: Sequence[str]) -> float:
+    hits = sum(is_right(task, entry, answer) for entry, answer in zip(asked, answers, strict=True) if answer)
+    return hits / max(len(asked), 1)
 
 
 def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
