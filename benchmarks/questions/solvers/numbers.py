@@ -729,6 +729,8 @@ def time_intervals(question: str) -> Solution:
     elapsed = durations.pop()
     if elapsed < timedelta(0):
         return undecided("the end is before the start")
+    if re.search(r"HH:MM(?!:)", question) and elapsed % timedelta(minutes=1) >= timedelta(seconds=30):
+        return undecided("seconds can be cut off or rounded to a minute")
     return value(_shown(elapsed, has_days="D days" in question, clock=(found.group(4) or "").rstrip(".")))
 
 
@@ -1100,13 +1102,15 @@ def intermediate_integration(question: str) -> Solution:
             return False
         derivative = sympy.diff(sympy.sympify(function), variable)
         tried = 0
-        for place in range(-40, 41):
+        for place in (*range(-20, 21), *range(-600, 601, 75)):
             point = sympy.Rational(place, 29)
             wanted = integrand.subs(variable, point).evalf(30)
-            if not wanted.is_real:
+            found = derivative.subs(variable, point).evalf(30)
+            # Outside its domain a function is complex, or no number at all.
+            if not wanted.is_real or not found.is_finite:
                 continue
             tried += 1
-            if abs(derivative.subs(variable, point).evalf(30) - wanted) > 1e-15 * (1 + abs(wanted)):
+            if abs(found - wanted) > 1e-15 * (1 + abs(wanted)):
                 return False
         return tried >= 5
 
@@ -1418,6 +1422,11 @@ WORD_PROBLEMS: Sequence[tuple[str, Callable[..., Fraction]]] = (
         lambda n, times, share: 2 * (n * times + n * share),
     ),
     (
+        "re-writing the alphabet until she knows it. She writes it in full #, writes # of it once, then re-writes "
+        "everything",
+        lambda times, share: 2 * (26 * times + 26 * share),
+    ),
+    (
         "class of # students, # of the class are ... remaining class, # of the students",
         lambda n, a, b: n * a / 100 + n * (100 - a) / 100 * b / 100,
     ),
@@ -1449,7 +1458,10 @@ def gsm_symbolic(question: str) -> Solution:
         return undecided("template not read" if not results else "several templates fit")
     if isinstance(results[0], tuple):
         return _share_of_spools(question, results[0])
-    return exact_number(Fraction(results[0]))
+    result = Fraction(results[0])
+    # Decimals are the usual notation of amounts of money, hours and litres.
+    decimal = exact_decimal(result)
+    return Solution([decimal or str(result)], judge=lambda key: as_fraction(key) == result)
 
 
 def _pattern(sentences: str) -> str:
