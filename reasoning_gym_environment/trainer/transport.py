@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from ..utils.clock import now
+from ..utils.http import NoAnswerError, exchange
 
 TIMEOUT_S = 300.0
 """A request that takes longer than this fails and is retried.
@@ -205,29 +206,22 @@ async def _request(
 ) -> dict[str, Any]:
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     try:
-        async with session.request(method, url, timeout=timeout, **options) as response:
-            code = response.status
-            text = await response.text()
-    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        answer = await exchange(session, method, url, timeout=timeout, **options)
+    except NoAnswerError as error:
         # Only a refused connection proves that no process listens there.
-        is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-        raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
-    if code >= 400:
+        raise ApiError(str(error), is_gone=error.is_refused) from error
+    if answer.status >= 400:
         # 408 and 429 ask to be tried again later.
-        is_final = code < 500 and code not in (408, 429)
+        is_final = answer.status < 500 and answer.status not in (408, 429)
         kind = RefusedError if is_final else ApiError
-        raise kind(f"it answers {code}: {text[:300]}", code=code)
-    return _object_in(text, url)
-
-
-def _object_in(text: str, url: str) -> dict[str, Any]:
+        raise kind(f"it answers {answer.status}: {answer.text[:300]}", code=answer.status)
     try:
-        answer = json.loads(text)
+        content = json.loads(answer.text)
     except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise ApiError(f"{url} does not answer like run-api: {text[:80]!r}")
-    return answer
+        content = None
+    if not isinstance(content, dict):
+        raise ApiError(f"{url} does not answer like run-api: {answer.text[:80]!r}")
+    return content
 
 
 def _compressed(group: Mapping[str, Any]) -> bytes:

@@ -18,10 +18,10 @@ from reasoning_gym_environment.utils.resilience import (
     BackgroundCalls,
     Outage,
     RepeatedEvents,
-    stop,
     supervise,
     with_deadline,
 )
+from testing.child_processes import stop
 from testing.process_table import until
 
 
