@@ -36,8 +36,7 @@ from ..inference.prompts import (
     TokenBudget,
     build_messages,
 )
-from ..inference.server_types import NO_SERVER_IN_TESTING, HarnessAdapter
-from ..inference.servers import ServerAdapter
+from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.http import NoAnswerError, exchange
 from ..utils.logs import add_default_handler, has_own_handler
@@ -199,7 +198,7 @@ def first_request(
 
 def refuse_testing(inference: InferenceClient) -> None:
     """Raise EnvironmentSetupError if a test harness replaces the servers, before anything is requested or opened."""
-    if any(isinstance(adapter, HarnessAdapter) for adapter in inference.adapters):
+    if any(type(adapter) is ServerAdapter for adapter in inference.adapters):
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
 

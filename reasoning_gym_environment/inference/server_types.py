@@ -17,15 +17,6 @@ from .servers import MAY_DEPEND_ON_FORM, RawCompletion, Reply, ServerAdapter
 
 NO_SUCH_ENDPOINT = (404, 405)
 
-NO_SERVER_IN_TESTING = (
-    "testing is on, so Atropos replaces the inference servers by a test harness, and no completions can be requested. "
-    "Turn it off, and set openai.base_url to a mock server on this machine, such as the demo's server in "
-    "testing/inference_server.py."
-)
-"""The error of everything that needs completions. Atropos' harness has neither the health nor the semaphores that its
-own manager of servers reads, so no environment gets completions from it.
-"""
-
 WHOLE_DISTRIBUTION = {
     "top_p": 1.0,
     "top_k": -1,
@@ -222,26 +213,16 @@ def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
     return f"{opened}\n</think>\n{content}" if content else opened
 
 
-class HarnessAdapter(ServerAdapter):
-    """The harness with which Atropos replaces all servers if `testing` is on. It has no address."""
-
-    def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
-        super().__init__(server, tokenizer, context_length)
-        # Without these lines, the address would be that of OpenAI, as for a server without a base_url.
-        self.address = "the test harness of Atropos"
-        self.root = self.address
-
-    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
-        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
-
-
 ADAPTERS: dict[str, type[ServerAdapter]] = {
     "VLLMServer": VllmAdapter,
     "SGLangServer": SglangAdapter,
     "OpenAIServer": ChatAdapter,
-    "ServerHarness": HarnessAdapter,
+    "ServerHarness": ServerAdapter,
 }
-"""The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type."""
+"""The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type.
+
+With `testing`, Atropos replaces all servers by its harness, which takes no requests.
+"""
 
 
 def adapters_of(servers: Iterable[Any], tokenizer: Any, context_length: int | None) -> list[ServerAdapter]:

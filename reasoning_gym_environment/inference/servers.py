@@ -24,6 +24,7 @@ from typing import Any
 import aiohttp
 
 from ..errors import (
+    EnvironmentSetupError,
     InferenceError,
     RequestRefusedError,
     ServerBusyError,
@@ -73,6 +74,16 @@ SAMPLING_REMEDY = (
 """The cause to check after a refusal with any other status."""
 
 
+NO_SERVER_IN_TESTING = (
+    "testing is on, so Atropos replaces the inference servers by a test harness, and no completions can be requested. "
+    "Turn it off, and set openai.base_url to a mock server on this machine, such as the demo's server in "
+    "testing/inference_server.py."
+)
+"""The error of everything that needs completions. Atropos' harness has neither the health nor the semaphores that its
+own manager of servers reads, so no environment gets completions from it.
+"""
+
+
 @dataclass(frozen=True)
 class RawCompletion:
     """A completion as the server returned it, unchecked. `text` is None if the server returned token ids."""
@@ -102,6 +113,8 @@ class Reply:
 class ServerAdapter:
     """An inference server. Subclasses implement `sample` and `_completions_in`.
 
+    Atropos' test harness has this class itself, because it takes no requests.
+
     `context_length` is the server's context in tokens. With None, `probe` and `find_context` query the server.
     """
 
@@ -115,7 +128,7 @@ class ServerAdapter:
     def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
         self._server = server
         self._tokenizer = tokenizer
-        # None for Atropos' test harness (HarnessAdapter).
+        # None for Atropos' test harness.
         self.config: Any = getattr(server, "config", None)
         base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
         self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")
@@ -153,7 +166,7 @@ class ServerAdapter:
 
     async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """The reply to one request. Raises InferenceError or a subclass of it."""
-        raise InferenceError("This server takes no requests.")
+        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
         """May raise any exception of MALFORMED for a reply of another shape."""
