@@ -29,6 +29,7 @@ from ..errors import (
     RequestRefusedError,
     RequestTimeoutError,
     ServerBusyError,
+    UnavailableError,
 )
 from ..records import MASKED, Completion
 from ..utils.clock import now
@@ -61,6 +62,12 @@ LARGEST_LOGPROB = 1e-3
 
 SMALLEST_LOGPROB = -3.4e38
 """Trainers read log probabilities as 32-bit floats, in which smaller values are infinite."""
+
+NEVER_REPEATED = (RequestRefusedError, RequestTimeoutError, UnavailableError)
+"""Failures after which a request is not repeated.
+
+After a timeout another item is tried: its answer shows whether the server or the first item was the cause.
+"""
 
 TrainerStep = Callable[[], int | None]
 """Returns the trainer's current step, or None without a trainer."""
@@ -174,19 +181,25 @@ class InferenceClient:
         self, prompt: Prompt, parameters: RequestParameters, step: TrainerStep
     ) -> list[Completion]:
         completions: list[Completion] = []
-        missing = parameters.n
+        failed: InferenceError | None = None
+        failures = 0
         # Received completions cost money, so further requests only ask for missing completions.
-        while missing > 0:
-            failed: InferenceError | None = None
-            async for attempt in self.servers.policy.attempts():
-                with attempt:
-                    try:
-                        answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
-                    except InferenceError as error:
-                        failed = error
-                        raise
-            completions += answered[:missing]
+        while len(completions) < parameters.n:
             missing = parameters.n - len(completions)
+            try:
+                answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
+            except NEVER_REPEATED:
+                raise
+            except InferenceError as error:
+                failed = error
+                failures += 1
+                if failures == self.servers.policy.tries:
+                    raise
+                await asyncio.sleep(self.servers.policy.pause_s(failures))
+            else:
+                completions += answered[:missing]
+                failed = None
+                failures = 0
         return completions
 
     async def _request(

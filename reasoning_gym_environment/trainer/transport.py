@@ -99,20 +99,18 @@ class HttpTransport:
         except (TypeError, ValueError) as error:
             raise RefusedError(f"not sent, because no batch with it could be used: {error}") from error
         connection = await self._connection()
-        is_sent = False
         try:
             is_sent = await connection.has_trainer()
             if is_sent:
                 await connection.post(body)
-            return is_sent
         except BaseException:
-            is_sent = False
+            await connection.close()
             raise
-        finally:
-            if is_sent and connection.is_kept:
-                self._idle.append(connection)
-            else:
-                await connection.close()
+        if is_sent and connection.is_kept:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+        return is_sent
 
     async def _connection(self) -> _TrainerConnection:
         """A connection that is not in use. Those that the API may have closed by now are not used again."""

@@ -30,17 +30,11 @@ T = TypeVar("T")
 async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
     """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
 
-    Raises TimeoutError if `work` has no result by then, or if other code cancels it. Waits until `work` has ended, also
-    if it takes long to react to the cancellation.
+    Raises TimeoutError if `work` has no result by then. Waits until `work` has ended, also if it takes long to react to
+    the cancellation.
     """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([task], timeout=seconds)
-    finally:
-        await cancel_and_wait([task])
-    if task.cancelled():
-        raise TimeoutError
-    return task.result()
+    async with asyncio.timeout(seconds):
+        return await work
 
 
 async def supervise(work: Any, *others: Any) -> None:
