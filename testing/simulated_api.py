@@ -249,9 +249,6 @@ class Link:
         self._check()
         return await self._api.offer(group, self._owner)
 
-    async def close(self) -> None:
-        """No connection is kept."""
-
     def _check(self) -> None:
         if self.is_cut:
             raise asyncio.CancelledError
