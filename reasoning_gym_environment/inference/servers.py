@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,7 +111,7 @@ class Reply:
 
 
 class ServerAdapter:
-    """An inference server. Subclasses implement `sample` and `_completions_in`.
+    """An inference server. Subclasses implement `sample`.
 
     Atropos' test harness has this class itself, because it takes no requests.
 
@@ -168,11 +168,11 @@ class ServerAdapter:
         """The reply to one request. Raises InferenceError or a subclass of it."""
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        """May raise any exception of MALFORMED for a reply of another shape."""
-        raise NotImplementedError
+    async def _read(self, url: str, request: Mapping[str, Any], completions_in: Callable[[Any], Reply]) -> Reply:
+        """Make a request, and read the completions in its reply.
 
-    async def _read(self, url: str, request: Mapping[str, Any], prompt: Prompt) -> Reply:
+        `completions_in` may raise any exception of MALFORMED for a reply of another shape. Raises InferenceError.
+        """
         timeout_s = self.config.timeout
         try:
             answer = await self._exchange("POST", url, timeout_s, request)
@@ -182,7 +182,7 @@ class ServerAdapter:
         if answer.status >= 400:
             raise self._error_of(answer)
         try:
-            return self._completions_in(json.loads(answer.text), prompt)
+            return completions_in(json.loads(answer.text))
         except MALFORMED as error:
             # Some servers report an error with status 200.
             found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
