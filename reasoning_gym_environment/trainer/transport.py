@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
@@ -51,20 +51,8 @@ class RefusedError(ApiError):
     """The API refuses the request and will refuse it again. The message is what the API said."""
 
 
-class Transport(Protocol):
-    """Sends requests to one trajectory API."""
-
-    url: str
-
-    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The API's answer. Raises ApiError."""
-
-    async def offer(self, group: Mapping[str, Any]) -> bool:
-        """Send one scored group, if the API has its trainer. Returns whether it was sent. Raises ApiError."""
-
-
-class HttpTransport:
-    """Requests over HTTP. Each request and each group has a connection of its own."""
+class Transport:
+    """Sends requests to one trajectory API. Each request and each group has a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self.url = url

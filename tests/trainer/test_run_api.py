@@ -19,7 +19,7 @@ from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer import run_api as module
 from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
+from reasoning_gym_environment.trainer.transport import ApiError, Transport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_api import FakeApi
@@ -45,7 +45,7 @@ def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tup
     settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
     config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
     run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
-    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(api.address)), run
+    return TrajectoryApi(config, run, RepeatedEvents(module.logger), Transport(api.address)), run
 
 
 # --- registration and status
@@ -73,7 +73,7 @@ async def test_an_answer_of_another_program_is_no_registration(
     api.failures, api.failure, api.text = 1, 200, answer
     await session.register()
     assert run.env_id == 2
-    assert "lacks wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
+    assert "has no valid wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
     api.failures = 1
     await session.take_over_limits()
     assert run.batch_size == 16
@@ -163,7 +163,7 @@ async def test_a_status_of_another_form_is_an_outage_by_name(
     [name] = change
     api.changed_status = change
     assert await session.poll() is None
-    assert not session.is_available and f"its answer to /status-env has {name} = " in caplog.text
+    assert not session.is_available and f"its answer to /status-env has no valid {name}: " in caplog.text
     asking = asyncio.create_task(session.status())
     await asyncio.sleep(0.05)
     assert not asking.done()
@@ -454,7 +454,7 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
 @pytest.mark.parametrize("keeps_connections", [True, False])
 async def test_the_trainer_is_looked_up_before_each_group(api: FakeApi, keeps_connections: bool) -> None:
     api.keeps_connections = keeps_connections
-    transport = HttpTransport(api.address)
+    transport = Transport(api.address)
     for _ in range(3):
         assert await transport.offer(GROUP)
     assert (api.lookups, api.posts) == (3, 3)
@@ -463,7 +463,7 @@ async def test_the_trainer_is_looked_up_before_each_group(api: FakeApi, keeps_co
 async def test_no_group_reaches_a_process_that_was_not_seen_with_its_trainer(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = HttpTransport(api.address)
+    transport = Transport(api.address)
     look_up = transport._has_trainer
 
     async def restart_after_lookup(session: Any) -> bool:
