@@ -29,7 +29,7 @@ from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
 from .runtime import Runtime
-from .scoring.scorer import base_reward
+from .scoring.rewards import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
 from .utils.loop_thread import LoopThread

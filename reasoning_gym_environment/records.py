@@ -175,7 +175,7 @@ class Rollout:
     """A completion with its score and its reward: the base reward, less the length penalty.
 
     `mask_reason` explains why the sequence is sent with an advantage of zero, or is None. `base_reward`, in [0, 1],
-    depends on the score alone; see `scoring.scorer.base_reward`.
+    depends on the score alone; see `scoring.rewards.base_reward`.
     """
 
     completion: Completion

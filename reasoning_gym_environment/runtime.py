@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import EnvironmentSetupError, GenerationError
-from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import ItemAddress, ItemMaker
@@ -192,15 +191,12 @@ class Runtime:
         The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
-        # The code of a checkout or of a task module may change without a change of its version.
-        is_released = self.library.source == "package" and not settings.task_modules
         return await build_eval_set(
             maker,
             settings,
             self.library.version,
             show_progress=show_progress,
             at_once=at_once,
-            cache=QuestionCache.of_this_user() if is_released else None,
         )
 
     async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:

@@ -246,24 +246,6 @@ def test_held_out_questions_are_no_training_questions_and_results_have_intervals
     assert several.overall.estimates["pass@2"].value == 1.0
 
 
-def test_held_out_questions_are_searched_once_for_every_later_run(tasks: Tasks) -> None:
-    arguments: dict[str, Any] = {"eval_tasks": NAMES, "per_task": 3, "seed": 77}
-    first = HeldOut(tasks, **arguments).problems
-    before = tasks.metrics()["generation/items"]
-    assert HeldOut(tasks, **arguments).problems == first
-    assert tasks.metrics()["generation/items"] - before == len(first) == 9
-
-
-@pytest.mark.slow
-def test_questions_of_a_task_module_are_searched_each_time_because_its_code_may_change(
-    own_datasets: None, user_cache: Path
-) -> None:
-    before = set(user_cache.rglob("*.json"))
-    with Tasks("chain_sum", modules=str(ROOT / "testing" / "generator_task.py")) as tasks:
-        assert len(HeldOut(tasks, per_task=2, seed=78)) == 2
-    assert set(user_cache.rglob("*.json")) == before
-
-
 def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
     stream = ItemStream(tasks, seed=7)
 

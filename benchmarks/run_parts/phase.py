@@ -15,8 +15,8 @@ from unittest.mock import patch
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
-from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, stop
 from testing.byte_tokenizer import build_byte_tokenizer
+from testing.child_processes import fail_if_it_ends, running, stop
 from testing.inference_server import free_port
 
 from .dumps import DumpCounter

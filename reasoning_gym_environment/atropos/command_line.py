@@ -39,7 +39,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
-from ..inference.server_types import NO_SERVER_IN_TESTING
+from ..inference.servers import NO_SERVER_IN_TESTING
 from ..utils.logs import LINE_FORMAT, TIME_FORMAT
 from ..utils.terminal import check_file, check_folder
 from .known_names import WITHOUT_EFFECT, warnings_about

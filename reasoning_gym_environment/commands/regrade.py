@@ -34,11 +34,8 @@ from ..records import Completion, FormatFailure, Outcome, Problem, to_json
 from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
-from ..scoring.scorer import (
-    base_reward,
-    neutral_if_unscored,
-    score_with_retry,
-)
+from ..scoring.rewards import base_reward, neutral_if_unscored
+from ..scoring.scorer import score_with_retry
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout

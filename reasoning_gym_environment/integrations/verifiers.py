@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome
-from ..scoring.scorer import PartialCredit
+from ..settings import PartialCredit
 from .recipe import RecentItems, Recipe, items_for
 
 __all__ = [

@@ -441,7 +441,6 @@ class TrajectoryApi:
                 len(left),
             )
         await cancel_and_wait(left)
-        await self._transport.close()
         try:
             await with_deadline(CLOSE_S, self._leave())
         except (ApiError, TimeoutError) as error:

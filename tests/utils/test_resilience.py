@@ -18,10 +18,10 @@ from reasoning_gym_environment.utils.resilience import (
     BackgroundCalls,
     Outage,
     RepeatedEvents,
-    stop,
     supervise,
     with_deadline,
 )
+from testing.child_processes import stop
 from testing.process_table import until
 
 
@@ -58,7 +58,7 @@ async def test_a_cancellation_is_heeded_also_if_it_comes_with_the_result(has_res
         finally:
             ended.append("ended")
 
-    task = asyncio.create_task(with_deadline(60, work()))
+    task = asyncio.create_task(with_deadline(60, asyncio.ensure_future(work())))
     await asyncio.sleep(0.01)
     if has_result:
         gate.set()
