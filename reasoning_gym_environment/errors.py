@@ -104,7 +104,6 @@ EXTRAS = {
         "fastapi",
         "openai",
         "safetensors",
-        "tenacity",
         "tokenizers",
         "transformers",
         "uvicorn",
