@@ -92,7 +92,10 @@ def detect() -> Layers:
 
 
 def _hides_files(lock: Callable[[], None], expected: int) -> bool:
-    """Whether opening a folder fails with the error `expected` in a child that has called `lock`."""
+    """Whether opening a folder fails with the error `expected` in a child that has called `lock`.
+
+    Raises OSError if the child was killed, so that a lack of memory does not look like a lack of this layer.
+    """
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -101,7 +104,10 @@ def _hides_files(lock: Callable[[], None], expected: int) -> bool:
             code = 0 if _error_of_opening_root() == expected else 1
         finally:
             os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == -signal.SIGKILL:
+        raise OSError("a trial of the sandbox was killed")
+    return code == 0
 
 
 def _error_of_opening_root() -> int | None:

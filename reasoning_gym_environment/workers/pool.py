@@ -28,7 +28,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..utils.resilience import Outage
-from .protocol import HEADER_SIZE, unpack_header
+from .protocol import HEADER_SIZE
 
 START_ALLOWANCE_S = 120.0
 """A worker that is not ready after this time counts as failed."""
@@ -128,9 +128,6 @@ class WorkerProcess:
                 f"{self.who} could not start: {str(error).rstrip('.')}. It runs {sys.executable} with an empty "
                 f"environment{self._hint}."
             ) from error
-        except BaseException:
-            await self.kill()
-            raise
 
     async def _spawn(self) -> None:
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -163,22 +160,21 @@ class WorkerProcess:
         """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
         limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
-        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown. Also
-        ends the process after a reply that it marks as its last, because a message sent during its exit would be lost.
+        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown.
         """
         # The end of the process closes the socket, which ends the wait below.
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(limit_s, self.end)
-        is_ready_for_more = False
+        is_answered = False
         try:
             # There is no drain: if the process has stopped reading, the deadline ends the wait.
             # Pickled once more, so that the worker finds the end of a message that it cannot read.
             self._writer.write(pickle.dumps(message))
-            size, is_last = unpack_header(await self._reader.readexactly(HEADER_SIZE))
+            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "little")
             if size > MAX_REPLY_BYTES:
                 raise WorkerDiedError(f"it announced a reply of {size} bytes")
             reply = await self._reader.readexactly(size)
-            is_ready_for_more = not is_last
+            is_answered = True
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             is_late = deadline.when() <= loop.time()
@@ -189,7 +185,7 @@ class WorkerProcess:
             raise WorkerDiedError(f"it ended with exit status {code}") from error
         finally:
             deadline.cancel()
-            if not is_ready_for_more:
+            if not is_answered:
                 self.end()
 
     def end(self) -> None:
