@@ -55,11 +55,9 @@ class Imports:
 # --- the verdict that a child sends ---
 
 DETAIL_BYTES = 200
-_RECORD = struct.Struct(f"<BxxxIdddH{DETAIL_BYTES}s")
+_RECORD = struct.Struct(f"<BxxxIddH{DETAIL_BYTES}s")
 RECORD_SIZE = _RECORD.size
 _STATUSES = tuple(Status)
-_NO_SCORE = -1.0
-"""Stands for the score None."""
 
 
 class UnreadableMessageError(Exception):
@@ -77,8 +75,7 @@ def pack_record(index: int, verdict: Verdict) -> bytes:
         _STATUSES.index(verdict.status),
         index,
         verdict.value,
-        _NO_SCORE if verdict.bare is None else verdict.bare,
-        _NO_SCORE if verdict.tagged is None else verdict.tagged,
+        verdict.native,
         len(detail),
         detail,
     )
@@ -86,24 +83,15 @@ def pack_record(index: int, verdict: Verdict) -> bytes:
 
 def unpack_record(data: bytes) -> tuple[int, Verdict]:
     """The index and the verdict in RECORD_SIZE bytes. Raises ProtocolError if a field is out of range."""
-    status, index, value, bare, tagged, length, detail = _RECORD.unpack(data)
+    status, index, value, native, length, detail = _RECORD.unpack(data)
     if status >= len(_STATUSES) or length > DETAIL_BYTES:
         raise ProtocolError(f"not a record: status {status}, length {length}")
-    return index, Verdict(
-        value=_checked(value),
-        status=_STATUSES[status],
-        bare=None if bare == _NO_SCORE else _checked(bare),
-        tagged=None if tagged == _NO_SCORE else _checked(tagged),
-        # The cut to DETAIL_BYTES may have split a character.
-        detail=detail[:length].decode("utf-8", "ignore"),
-    )
-
-
-def _checked(score: float) -> float:
     # This form of the check also refuses NaN, for which every comparison is false.
-    if not 0.0 <= score <= 1.0:
-        raise ProtocolError(f"expected scores in [0, 1], got {score}")
-    return score
+    if not (0.0 <= value <= 1.0 and 0.0 <= native <= 1.0):
+        raise ProtocolError(f"expected scores in [0, 1], got {value} and {native}")
+    # The cut to DETAIL_BYTES may have split a character.
+    text = detail[:length].decode("utf-8", "ignore")
+    return index, Verdict(value, _STATUSES[status], native, text)
 
 
 HEADER_SIZE = 8
