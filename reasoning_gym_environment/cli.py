@@ -255,13 +255,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def run_with_atropos(arguments: Sequence[str]) -> int:
-    """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0.
-
-    All temporary files are in one folder. If this process is killed, the next command removes the folder.
-    """
-    from .workers.generator import TemporaryFolder
-
-    temporary = TemporaryFolder("run")
+    """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0."""
+    # All temporary files are in one folder.
+    temporary = tempfile.TemporaryDirectory(prefix="reasoning-gym-run-", ignore_cleanup_errors=True)
     # The folder exists before the imports below: wandb chooses its own at import. It is removed after everything else.
     atexit.register(temporary.cleanup)
     tempfile.tempdir = temporary.name

@@ -68,21 +68,17 @@ class Runtime:
         self._previewed: dict[str, Ladder] = {}
         self._makes_items = makes_items
         self._serves_tasks = serves_tasks
-        imports: dict[str, Any] = {
-            "library_path": str(library.find().location),
-            "task_modules": settings.task_modules,
-        }
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             timeout_s=item_timeout_s,
-            **imports,
+            task_modules=settings.task_modules,
         )
         self.grader = SandboxGrader(
             num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
             strict=settings.verification == "strict",
-            **imports,
+            task_modules=settings.task_modules,
         )
         self.scorer = Scorer(self.grader)
 

@@ -69,7 +69,7 @@ class Scorer:
             value=verdict.value,
             outcome=_outcome(verdict),
             answer=answer,
-            explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
+            explanation=verdict.detail,
             native=verdict.native,
         )
 
