@@ -223,11 +223,15 @@ def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
 
 
 def _curriculum_source(task: str, ranges: str) -> _Source:
-    attributes = library.create_curriculum(task).attributes.values()
+    try:
+        attributes = library.create_curriculum(task).attributes.values()
+    # A curriculum may be the user's own code, which may raise anything.
+    except Exception as error:
+        raise EnvironmentSetupError(f"The curriculum of {task} cannot be made: {library.explain(error)}.") from error
     return _Source(
         f"the curriculum with {ranges} ranges",
         # get_max_level() of reasoning-gym returns the current level, and not the last level.
-        max(len(attribute.levels) for attribute in attributes),
+        max((len(attribute.levels) for attribute in attributes), default=0),
         lambda n: _curriculum_config(task, ranges, n),
     )
 

@@ -182,6 +182,16 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
     assert [level.config for level in build_ladder("own").levels] == [level.config for level in theirs.levels]
 
 
+def test_a_curriculum_that_raises_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise KeyError("levels")
+
+    monkeypatch.setitem(factory.DATASETS, "own", factory.DATASETS["caesar_cipher"])
+    monkeypatch.setitem(factory.CURRICULA, "own", broken)
+    with pytest.raises(EnvironmentSetupError, match="^The curriculum of own cannot be made: KeyError: 'levels'"):
+        build_ladder("own")
+
+
 # --- asking a ladder ---
 
 
