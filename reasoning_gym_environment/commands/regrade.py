@@ -39,7 +39,7 @@ from ..scoring.scorer import (
     neutral_if_unscored,
     score_with_retry,
 )
-from ..settings import TasksSettings, checked
+from ..settings.components import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
 from ..storage.whole_files import write_atomically

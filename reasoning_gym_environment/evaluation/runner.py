@@ -28,7 +28,7 @@ from ..inference.prompts import RequestParameters, build_messages
 from ..records import Completion, Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
 from ..scoring.scorer import Scorer, base_reward, score_with_retry
-from ..settings import PartialCredit
+from ..settings.components import PartialCredit
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..storage.patient_writer import PatientWriter
 from ..utils.resilience import cancel_and_wait

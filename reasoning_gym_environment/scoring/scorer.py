@@ -24,7 +24,7 @@ from ..records import (
     Verdict,
     outcome_of,
 )
-from ..settings import PartialCredit
+from ..settings.components import PartialCredit
 from ..verification.grade import FULL_SCORE
 from ..workers.grader import SandboxGrader
 from .extraction import extract_answer

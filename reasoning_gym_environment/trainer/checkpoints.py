@@ -28,8 +28,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
+from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically

@@ -17,7 +17,7 @@ from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.question_cache import QuestionCache, RememberedDraws
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
-from reasoning_gym_environment.settings import EvaluationSettings
+from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from testing.process_table import until
 
