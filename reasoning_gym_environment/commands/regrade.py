@@ -46,7 +46,7 @@ from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, folder_name, path_name, print_table, printable
+from ..utils.terminal import Output, path_name, print_table, printable
 from .options import add_task_modules
 
 FOLDER_SUFFIX = ".regraded"
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--to",
-        type=folder_name,
+        type=path_name,
         metavar="FOLDER",
         help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
     )
