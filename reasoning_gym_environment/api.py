@@ -30,7 +30,7 @@ from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
 from .runtime import Runtime
 from .scoring.rewards import base_reward
-from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
+from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
 from .utils.loop_thread import LoopThread
 from .utils.saved_state import load_into, state_of

@@ -17,7 +17,6 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from .config import ReasoningGymEnvConfig
 from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
@@ -27,6 +26,7 @@ from .records import Group, Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
 from .scoring.scorer import Scorer
+from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
 from .trainer.checkpoints import RunCheckpoints
 from .trainer.group_file import GroupFile, GroupSink

@@ -21,7 +21,7 @@ from .sampling.item_maker import ItemAddress, ItemMaker
 from .sampling.item_stream import ItemSource, build_item_source
 from .sampling.seeds import ExcludedQuestions
 from .scoring.scorer import Scorer
-from .settings import (
+from .settings.components import (
     EvaluationSettings,
     SamplingSettings,
     TasksSettings,

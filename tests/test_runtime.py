@@ -23,7 +23,7 @@ from reasoning_gym_environment.evaluation.questions import PRESETS
 from reasoning_gym_environment.records import Group, Outcome, Problem, Score
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.sampling.item_stream import ItemSource
-from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
+from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings
 from reasoning_gym_environment.utils.loop_thread import LoopThread
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
 from testing.in_process import InProcessGenerator, InProcessGrader

@@ -21,7 +21,6 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
 from atroposlib.envs.server_handling import sglang_server, vllm_server
 from transformers import AutoTokenizer
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import (
     EnvironmentSetupError,
     InferenceError,
@@ -38,6 +37,8 @@ from ..inference.prompts import (
 )
 from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
+from ..settings.environment import ReasoningGymEnvConfig
+from ..settings.servers import PLACEHOLDER
 from ..utils.http import NoAnswerError, exchange
 from ..utils.logs import add_default_handler, has_own_handler
 from ..utils.resilience import Outage, with_deadline
@@ -48,9 +49,6 @@ ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
-PLACEHOLDER = "x"
-"""The key of the default settings, which is none."""
-
 RETRY_S = 2.0
 
 MOST_OPEN_FILES = 65_536

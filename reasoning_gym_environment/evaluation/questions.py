@@ -30,7 +30,7 @@ from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutEr
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
 from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
-from ..settings import EvaluationSettings
+from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder

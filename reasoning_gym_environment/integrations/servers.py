@@ -35,7 +35,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.seeds import question_digest
-from ..settings import TasksSettings
+from ..settings.components import TasksSettings
 from ..tasks.catalog import config_from_json
 from ..utils.terminal import positive, seconds
 from .recipe import RecentItems, Recipe

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome
-from ..settings import PartialCredit
+from ..settings.components import PartialCredit
 from .recipe import RecentItems, Recipe, items_for
 
 __all__ = [

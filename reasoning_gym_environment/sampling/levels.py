@@ -42,7 +42,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, NonNegativeInt
 
-from ..settings import SamplingSettings
+from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.saved_state import loading
 from .curriculum import Curriculum

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records import CORRECT_THRESHOLD, MIN_COMPLETION_TOKENS, Completion, Rollout, Score
-from ..settings import PartialCredit
+from ..settings.components import PartialCredit
 from ..verification.grade import FULL_SCORE
 
 PENALTY_START = 0.75

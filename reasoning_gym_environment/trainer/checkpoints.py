@@ -30,8 +30,8 @@ from typing import IO, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
+from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically

@@ -39,7 +39,7 @@ def test_the_configuration_page_is_what_the_settings_say(generator: dict[str, An
 
 
 def test_every_setting_is_there_once_under_a_heading(generator: dict[str, Any]) -> None:
-    from reasoning_gym_environment.config import BaseEnvConfig, ReasoningGymEnvConfig
+    from reasoning_gym_environment.settings.environment import BaseEnvConfig, ReasoningGymEnvConfig
 
     rows = re.findall(r"^\| `(\w+)` \|", generator["page"]().split("## Inference servers")[0], re.MULTILINE)
     unused = set(generator["UNUSED"])

@@ -23,7 +23,7 @@ from reasoning_gym_environment.evaluation.questions import (
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_out
-from reasoning_gym_environment.settings import EvaluationSettings
+from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
 from testing.process_table import until

@@ -188,7 +188,7 @@ def test_a_curriculum_that_raises_is_one_sentence(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(factory.DATASETS, "own", factory.DATASETS["caesar_cipher"])
     monkeypatch.setitem(factory.CURRICULA, "own", broken)
-    with pytest.raises(EnvironmentSetupError, match="^The curriculum of own cannot be made: KeyError: 'levels'"):
+    with pytest.raises(EnvironmentSetupError, match=r"^The curriculum of own cannot be made: KeyError: 'levels'"):
         build_ladder("own")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Score
+from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcome,
     GroupOutcomes,

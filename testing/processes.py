@@ -1,4 +1,4 @@
-"""Programs in processes of their own: start them, end them, and notice when they end by themselves."""
+"""Processes that run beside an asynchronous program, such as the demo: started, watched and ended."""
 
 from __future__ import annotations
 
