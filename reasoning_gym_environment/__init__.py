@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .config import ReasoningGymEnvConfig as ReasoningGymEnvConfig
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
-    from .integrations.rows import grade_rows as grade_rows
-    from .integrations.rows import row_rewards as row_rewards
+    from .integrations.recipe import grade_rows as grade_rows
+    from .integrations.recipe import row_rewards as row_rewards
     from .integrations.verifiers import load_environment as load_environment
 
 __version__ = "0.2.0"
@@ -52,7 +52,7 @@ _NAMES = {
     "env": ("ReasoningGymEnv",),
     "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),
-    "integrations.rows": ("grade_rows", "row_rewards"),
+    "integrations.recipe": ("grade_rows", "row_rewards"),
     "integrations.verifiers": _VERIFIERS,
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
