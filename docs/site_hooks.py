@@ -29,7 +29,7 @@ API_TITLES = {
     "env": "The environment for Atropos",
     "config": "Settings",
     "inference.prompts": "Prompts",
-    "integrations.rows": "Rows of datasets",
+    "integrations.recipe": "Rows of datasets",
     "integrations.trl": "TRL",
     "integrations.verifiers": "verifiers",
     "integrations.verl": "verl",

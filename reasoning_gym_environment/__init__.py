@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .api import grade_async as grade_async
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
-    from .integrations.rows import grade_rows as grade_rows
-    from .integrations.rows import row_rewards as row_rewards
+    from .integrations.recipe import grade_rows as grade_rows
+    from .integrations.recipe import row_rewards as row_rewards
     from .integrations.verifiers import load_environment as load_environment
     from .settings.environment import ReasoningGymEnvConfig as ReasoningGymEnvConfig
 
@@ -51,8 +51,8 @@ _NAMES = {
     ),
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),
+    "integrations.recipe": ("grade_rows", "row_rewards"),
     "settings.environment": ("ReasoningGymEnvConfig",),
-    "integrations.rows": ("grade_rows", "row_rewards"),
     "integrations.verifiers": _VERIFIERS,
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -139,6 +139,6 @@ async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> tuple[list[Pro
 async def _outcome(recipe: Recipe, tasks: Tasks) -> PromptedProblem | str:
     """The item, or the reason why there is none."""
     try:
-        return await recipe.make_async(tasks)
+        return await recipe.make(tasks)
     except (GenerationError, UnknownNameError) as error:
         return str(error)

@@ -102,6 +102,8 @@ def test_a_name_that_a_module_does_not_have_is_found() -> None:
 def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(ROOT / page)
     assert blocks
+    # The reader is in the checkout.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
