@@ -27,7 +27,7 @@ OUTSIDE = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CH
 API_TITLES = {
     "api": "Tasks, streams and grades",
     "env": "The environment for Atropos",
-    "config": "Settings",
+    "settings.environment": "Settings",
     "inference.prompts": "Prompts",
     "integrations.recipe": "Rows of datasets",
     "integrations.trl": "TRL",

@@ -31,7 +31,7 @@ from .scoring.rewards import base_reward
 from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
-from .utils.loop_thread import LoopThread, PerProcess, both_ways
+from .utils.loop_thread import LoopThread, PerProcess
 from .utils.saved_state import load_into, state_of
 from .workers.generator import ITEM_TIMEOUT_S
 
@@ -156,36 +156,48 @@ class Tasks:
         _check_item(task, item)
         return _of_item(task, item, config, served.category)
 
-    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
+    def make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         """Make the item of a seed and a config again. Problems have both; the config may have been stored as JSON.
 
         Raises UnknownNameError for an unknown task, and GenerationError for an item that cannot be made in time.
         """
+        return self._thread.run(self._make(task, seed, config))
+
+    async def make_async(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
+        """Like `make`, for callers with an event loop."""
+        return await self._thread.wait(self._make(task, seed, config))
+
+    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         typed = config_from_json(task, config)
         entry = await self._runtime.generator.generate(task, seed, typed)
         return replace(_of_item(task, entry, typed), seed=seed)
 
-    make, make_async = both_ways(_make)
-
-    async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
+    def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.
 
         Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
+        return self._thread.run(self._draw(task, seed, level))
+
+    async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
+        """Like `draw`, for callers with an event loop."""
+        return await self._thread.wait(self._draw(task, seed, level))
+
+    async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         problem = await self._runtime.training_item(task, seed, level)
         return _prompted(problem)
 
-    draw, draw_async = both_ways(_draw)
-
-    async def _grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
+    def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
 
         Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
         has already opened `<think>` in the prompt.
         """
-        return await _grades(self._runtime, problem, completions, thinking_opened)
+        return self._thread.run(_grades(self._runtime, problem, completions, thinking_opened))
 
-    grade, grade_async = both_ways(_grade)
+    async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
+        """Like `grade`, for callers with an event loop."""
+        return await self._thread.wait(_grades(self._runtime, problem, completions, thinking_opened))
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
@@ -237,14 +249,19 @@ class ItemStream:
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
 
-    async def _next(self) -> PromptedProblem:
+    def next(self) -> PromptedProblem:
         """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row give no item."""
+        return self._thread.run(self._next())
+
+    async def next_async(self) -> PromptedProblem:
+        """Like `next`, for callers with an event loop."""
+        return await self._thread.wait(self._next())
+
+    async def _next(self) -> PromptedProblem:
         # Concurrent callers get the problems in the order of their index.
         async with self._turn:
             problem = await self._item_source.stream.next()
         return _prompted(problem)
-
-    next, next_async = both_ways(_next)
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         """An endless iteration over the problems."""
@@ -281,24 +298,29 @@ class ItemStream:
         self._item_source.observe(problem, rewards)
         stream.ledger.finish(problem)
 
-    async def _metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Skipped and redrawn items, closed levels, and the state of the curriculum."""
+        return self._thread.run(self._metrics())
+
+    async def _metrics(self) -> dict[str, float]:
         return self._item_source.metrics()
 
-    metrics, metrics_async = both_ways(_metrics)
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the stream, as JSON. Pending problems are part of it."""
+        return self._thread.run(self._state_dict())
 
     async def _state_dict(self) -> dict[str, Any]:
-        """The state of the stream, as JSON. Pending problems are part of it."""
         return {"seed": self._seed, **state_of(self._item_source.stateful)}
 
-    state_dict, state_dict_async = both_ways(_state_dict)
-
-    async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`.
 
         Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state, and
         may repeat its own pending problems.
         """
+        self._thread.run(self._load_state_dict(state))
+
+    async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         # `load_into` reports a malformed state.
         if isinstance(state, Mapping) and state.get("seed", self._seed) != self._seed:
             raise EnvironmentSetupError(
@@ -306,8 +328,6 @@ class ItemStream:
                 f"other problems. Make the stream with seed={state['seed']}."
             )
         load_into(self._item_source.stateful, state)
-
-    load_state_dict, load_state_dict_async = both_ways(_load_state_dict)
 
 
 class HeldOut:
@@ -369,12 +389,19 @@ class HeldOut:
         """16 hex digits. Two sets have equal manifests if and only if they have the same questions and library."""
         return self._thread.run(self._questions()).manifest
 
-    async def _results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
+    def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         """The results of a completion for each question, in order, or of several each (which adds pass@k).
 
         The mean score follows `partial_credit`; accuracy and exact rate do not. Shares have 95% intervals, clustered by
         question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
         """
+        return self._thread.run(self._results(completions, thinking_opened=thinking_opened))
+
+    async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
+        """Like `results`, for callers with an event loop."""
+        return await self._thread.wait(self._results(completions, thinking_opened=thinking_opened))
+
+    async def _results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         questions = await self._questions()
         if isinstance(completions, str) or len(completions) != len(questions):
             raise ValueError(f"Expected an entry for each of {len(questions)} questions, got {len(completions)}.")
@@ -384,15 +411,18 @@ class HeldOut:
         samples = await self._samples(texts, thinking_opened=thinking_opened)
         return summarise(list(chain.from_iterable(samples.values())))
 
-    results, results_async = both_ways(_results)
-
-    async def _samples(
+    def samples(
         self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
     ) -> dict[int, list[EvalSample]]:
         """Grade the completions of some questions, by the number of the question, as lines of samples.jsonl.
 
         `evaluation.results.summarise` turns the samples of all questions into results.
         """
+        return self._thread.run(self._samples(completions, thinking_opened=thinking_opened))
+
+    async def _samples(
+        self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
+    ) -> dict[int, list[EvalSample]]:
         for texts in completions.values():
             _check_texts(texts)
         questions = await self._questions()
@@ -415,8 +445,6 @@ class HeldOut:
 
         groups = await asyncio.gather(*[samples_of(number, texts) for number, texts in completions.items()])
         return dict(zip(completions, groups, strict=True))
-
-    samples, samples_async = both_ways(_samples)
 
     async def _questions(self) -> EvalSet:
         async with self._turn:

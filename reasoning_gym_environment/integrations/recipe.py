@@ -24,7 +24,7 @@ from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
-from ..utils.loop_thread import PerProcess, both_ways
+from ..utils.loop_thread import PerProcess
 
 __all__ = ["Recipe", "RecipeGrader", "grade_rows", "grader_for", "metrics_of", "row_rewards", "text_of"]
 
@@ -120,12 +120,25 @@ class RecipeGrader:
         self._thread = tasks._thread
         self._making: OrderedDict[Recipe, asyncio.Task[PromptedProblem]] = OrderedDict()
 
-    async def _grade(self, recipe: Recipe, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
+    def grade(self, recipe: Recipe, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a recipe, in order.
 
         If this process cannot make the item, the rewards are None, and the explanation of each score says why. Raises
         UnknownNameError for a task that is not served.
         """
+        return self._thread.run(self._grade(recipe, completions, thinking_opened))
+
+    async def grade_async(
+        self,
+        recipe: Recipe,
+        completions: Sequence[str],
+        *,
+        thinking_opened: bool = False,
+    ) -> list[Grade]:
+        """Like `grade`, for callers with an event loop."""
+        return await self._thread.wait(self._grade(recipe, completions, thinking_opened))
+
+    async def _grade(self, recipe: Recipe, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
         try:
             problem = await self._item(recipe)
         except GenerationError as error:
@@ -133,8 +146,6 @@ class RecipeGrader:
             score = Score(0.0, Outcome.CRASHED, explanation=str(error))
             return [Grade(None, score)] * len(completions)
         return await self.tasks.grade_async(problem, completions, thinking_opened=thinking_opened)
-
-    grade, grade_async = both_ways(_grade)
 
     async def _item(self, recipe: Recipe) -> PromptedProblem:
         making = self._making.get(recipe)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import EnvironmentSetupError
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 CLOSED = (
     "The reasoning-gym workers are closed. Use Tasks within its `with` block. After fork(), create a new Tasks (a data "
@@ -109,38 +107,6 @@ class LoopThread:
     @property
     def _is_gone(self) -> bool:
         return self._is_closed or os.getpid() != self._pid
-
-
-class UsesThread(Protocol):
-    """An object whose coroutines run in a LoopThread."""
-
-    @property
-    def _thread(self) -> LoopThread: ...
-
-
-Owner = TypeVar("Owner", bound=UsesThread)
-
-
-def both_ways(
-    work: Callable[Concatenate[Owner, P], Coroutine[Any, Any, T]],
-) -> tuple[
-    Callable[Concatenate[Owner, P], T],
-    Callable[Concatenate[Owner, P], Awaitable[T]],
-]:
-    """Two public methods from a coroutine method: one that waits for its result, one for callers with an event loop.
-
-    next, next_async = both_ways(_next)
-    """
-
-    @functools.wraps(work)
-    def run(owner: Owner, *arguments: P.args, **options: P.kwargs) -> T:
-        return owner._thread.run(work(owner, *arguments, **options))
-
-    @functools.wraps(work)
-    async def wait(owner: Owner, *arguments: P.args, **options: P.kwargs) -> T:
-        return await owner._thread.wait(work(owner, *arguments, **options))
-
-    return run, wait
 
 
 class PerProcess(Generic[T]):
