@@ -68,8 +68,8 @@ from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResul
 from reasoning_gym_environment.sampling.levels import level_chooser
 from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.scoring.extraction import extract_answer
-from reasoning_gym_environment.scoring.scorer import base_reward
-from reasoning_gym_environment.settings import SamplingSettings
+from reasoning_gym_environment.scoring.rewards import base_reward
+from reasoning_gym_environment.settings.components import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder

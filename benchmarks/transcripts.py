@@ -126,7 +126,7 @@ async def main() -> None:
     parser.add_argument("--before", type=Path)
     parser.add_argument("--tasks", nargs="+", default=[], help="all without")
     options = parser.parse_args()
-    grader = SandboxGrader(num_workers=1, strict=True, timeout_s=10.0, library_path=str(library.load().location))
+    grader = SandboxGrader(num_workers=1, strict=True, timeout_s=10.0)
     await grader.start()
     lines: list[Line] = []
     try:

@@ -18,8 +18,9 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import Server, start_values
-from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings, TasksSettings
+from reasoning_gym_environment.atropos.command_line import start_values
+from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
+from reasoning_gym_environment.settings.servers import Server
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -141,7 +142,7 @@ def page() -> str:
 
 
 def ours() -> list[tuple[str, list[str]]]:
-    """Return our own settings by heading. The headings are the comments in `settings.py` and `config.py`."""
+    """Return our own settings by heading. The headings are the comments in these classes."""
     groups: list[tuple[str, list[str]]] = []
     comment = ""
     own = ReasoningGymEnvConfig.model_fields.keys() - BaseEnvConfig.model_fields.keys()

@@ -27,9 +27,9 @@ OUTSIDE = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CH
 API_TITLES = {
     "api": "Tasks, streams and grades",
     "env": "The environment for Atropos",
-    "config": "Settings",
+    "settings.environment": "Settings",
     "inference.prompts": "Prompts",
-    "integrations.rows": "Rows of datasets",
+    "integrations.recipe": "Rows of datasets",
     "integrations.trl": "TRL",
     "integrations.verifiers": "verifiers",
     "integrations.verl": "verl",

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from .api import Tasks as Tasks
     from .api import grade as grade
     from .api import grade_async as grade_async
-    from .config import ReasoningGymEnvConfig as ReasoningGymEnvConfig
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
-    from .integrations.rows import grade_rows as grade_rows
-    from .integrations.rows import row_rewards as row_rewards
+    from .integrations.recipe import grade_rows as grade_rows
+    from .integrations.recipe import row_rewards as row_rewards
     from .integrations.verifiers import load_environment as load_environment
+    from .settings.environment import ReasoningGymEnvConfig as ReasoningGymEnvConfig
 
 __version__ = "0.2.0"
 
@@ -50,9 +50,9 @@ _NAMES = {
         "grade_async",
     ),
     "env": ("ReasoningGymEnv",),
-    "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),
-    "integrations.rows": ("grade_rows", "row_rewards"),
+    "integrations.recipe": ("grade_rows", "row_rewards"),
+    "settings.environment": ("ReasoningGymEnvConfig",),
     "integrations.verifiers": _VERIFIERS,
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -74,6 +74,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     # verifiers imports each name of `__all__` to find its classes, and must not load Atropos for that. Where verifiers
     # is not installed, its classes cannot be imported.
-    left_out = ("env", "config") if "verifiers" in sys.modules else ("integrations.verifiers",)
+    left_out = ("env", "settings.environment") if "verifiers" in sys.modules else ("integrations.verifiers",)
     names = (name for name, home in _HOME.items() if home not in left_out)
     return sorted(["__version__", *names])

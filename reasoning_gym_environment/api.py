@@ -14,25 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from .errors import EnvironmentSetupError
-from .evaluation.questions import AT_ONCE, EvalSet
+from .evaluation.questions import EvalSet
 from .evaluation.results import EvalResults, EvalSample, summarise
 from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
 from .runtime import Runtime
-from .scoring.scorer import base_reward
-from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
+from .sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress
+from .scoring.rewards import base_reward
+from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
+from .tasks import reasoning_gym_source as library
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
-from .utils.loop_thread import LoopThread
+from .utils.loop_thread import LoopThread, PerProcess
 from .utils.saved_state import load_into, state_of
 from .workers.generator import ITEM_TIMEOUT_S
 
@@ -46,7 +45,6 @@ __all__ = [
     "grade_async",
 ]
 
-T = TypeVar("T")
 Entry: TypeAlias = Mapping[str, Any]
 """An item as reasoning-gym returns it: `question`, `answer`, `metadata`."""
 
@@ -84,58 +82,62 @@ class Grade:
     score: Score
 
 
+SHORT_NAMES = {name.removeprefix("task_").removesuffix("_tasks"): name for name in TasksSettings.model_fields}
+"""The settings of `Tasks` by the short form of their name, such as `include` for `include_tasks`."""
+
+
 class Tasks:
     """The tasks of a run, and the worker processes that make and grade their items.
 
     Use it as a context manager, or call `close`.
 
-    `include`, `exclude`, `weights` (relative to 1), `overrides` ({task: {config field: value}}) and `modules` (dotted
-    names or .py files that register your own datasets) choose the tasks. `complexity_mode` chooses their levels: None
-    (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards), "random" (uniform over the
-    levels), or a number from 0 (easiest level) to 1 (hardest). `settings` are other settings of docs/configuration.md,
-    with the defaults of the commands: verification, sandbox, partial_credit ("exact" by default),
-    num_generation_workers and num_scoring_workers (both 1 by default). `item_timeout_s` is the processor time that an
-    item may take.
+    The arguments are settings of docs/configuration.md, with the defaults of the commands. `include_tasks` (the first
+    argument), `exclude_tasks`, `task_weights` (relative to 1), `task_overrides` ({task: {config field: value}}) and
+    `task_modules` (dotted names or .py files that register your own datasets) choose the tasks. `complexity_mode`
+    chooses their levels: None (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards),
+    "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest). Others are
+    `allow_unguarded_tasks`, `verification`, `sandbox`, `partial_credit` ("exact" by default), `num_generation_workers`
+    and `num_scoring_workers` (both 1 by default). The short names `include`, `exclude`, `weights`, `overrides`,
+    `modules` and `allow_unguarded` are accepted too. `item_timeout_s` is the processor time that an item may take.
 
-    Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, or the workers do
-    not start.
+    Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, the workers do not
+    start, or the workers do not know a dataset because no task module registers it.
     """
 
     def __init__(
         self,
-        include: Names = "",
+        include: Names | None = None,
         *,
-        exclude: Names = "",
-        weights: Mapping[str, float] | str = "",
-        overrides: Mapping[str, Mapping[str, Any]] | None = None,
-        modules: Names = "",
-        allow_unguarded: Names = "",
-        complexity_mode: Literal["curriculum", "random"] | float | None = None,
         item_timeout_s: float = ITEM_TIMEOUT_S,
         **settings: Any,
     ) -> None:
-        defaults = {
-            "partial_credit": "exact",
-            "num_generation_workers": 1,
-            "num_scoring_workers": 1,
-        }
-        self.settings = checked(
-            TasksSettings,
-            include_tasks=include,
-            exclude_tasks=exclude,
-            task_weights=weights,
-            task_overrides=overrides,
-            task_modules=modules,
-            allow_unguarded_tasks=allow_unguarded,
-            complexity_mode=complexity_mode,
-            **{**defaults, **settings},
-        )
+        is_time = isinstance(item_timeout_s, (int, float)) and item_timeout_s > 0
+        _expect("item_timeout_s", item_timeout_s, "a number of seconds above 0", is_time)
+        self.settings = _tasks_settings(include, settings)
         self._runtime = Runtime(self.settings, item_timeout_s=item_timeout_s)
         self._thread = LoopThread(self._runtime)
         self.version = self._runtime.library.version
         """The release of reasoning-gym."""
         self.catalog = self._runtime.catalog
         """The tasks by name, and the excluded tasks with the reason."""
+        try:
+            self._check_datasets()
+        except EnvironmentSetupError:
+            self.close()
+            raise
+
+    def _check_datasets(self) -> None:
+        """Raise EnvironmentSetupError for a dataset that this process has registered and the workers have not."""
+        registered = library.registry()
+        for task in self.names:
+            dataset, _ = registered[task]
+            is_of_library = dataset.__module__.startswith("reasoning_gym.")
+            if not is_of_library and not self.settings.task_modules:
+                raise EnvironmentSetupError(
+                    f"{task}: the worker processes do not know this dataset, because only this process has registered "
+                    f"it. Name the module that registers it (found: {dataset.__module__}): Tasks(..., modules=...), "
+                    "with a dotted name or the path of a .py file. Or exclude the task."
+                )
 
     @property
     def names(self) -> list[str]:
@@ -165,27 +167,25 @@ class Tasks:
         """Like `make`, for callers with an event loop."""
         return await self._thread.wait(self._make(task, seed, config))
 
-    def begin_to_make(self, task: str, seed: int, config: TaskConfig) -> Future[PromptedProblem]:
-        """Like `make`, without waiting: the result has the problem, or the exception."""
-        return self._thread.submit(self._make(task, seed, config))
+    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
+        typed = config_from_json(task, config)
+        entry = await self._runtime.generator.generate(task, seed, typed)
+        return replace(_of_item(task, entry, typed), seed=seed)
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.
 
         Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
-        problem = self._thread.run(self._runtime.training_item(task, seed, level))
-        return _prompted(problem)
+        return self._thread.run(self._draw(task, seed, level))
 
     async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Like `draw`, for callers with an event loop."""
-        problem = await self._thread.wait(self._runtime.training_item(task, seed, level))
-        return _prompted(problem)
+        return await self._thread.wait(self._draw(task, seed, level))
 
-    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
-        typed = config_from_json(task, config)
-        entry = await self._runtime.generator.generate(task, seed, typed)
-        return replace(_of_item(task, entry, typed), seed=seed)
+    async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
+        problem = await self._runtime.training_item(task, seed, level)
+        return _prompted(problem)
 
     def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
@@ -193,11 +193,11 @@ class Tasks:
         Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
         has already opened `<think>` in the prompt.
         """
-        return self._thread.run(_grade(self._runtime, problem, completions, thinking_opened))
+        return self._thread.run(_grades(self._runtime, problem, completions, thinking_opened))
 
     async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Like `grade`, for callers with an event loop."""
-        return await self._thread.wait(_grade(self._runtime, problem, completions, thinking_opened))
+        return await self._thread.wait(_grades(self._runtime, problem, completions, thinking_opened))
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
@@ -217,7 +217,7 @@ class Tasks:
 class ItemStream:
     """The problems to train on. The same seed and the same rewards give the same problems.
 
-    The stream draws tasks in proportion to their weights. Streams of the same seed with different `instance` names
+    The stream draws tasks in proportion to their weights. Streams of the same seed with different names (`instance_id`)
     have no item in common. The stream makes some items ahead of time. `too_long(question)` explains why a question
     does not fit and returns "" if it fits; the stream replaces a question that does not fit by an easier item. A tenth
     of all questions never appears, because these questions belong to HeldOut.
@@ -232,18 +232,20 @@ class ItemStream:
         *,
         seed: int = 42,
         curriculum_target_accuracy: float = 0.7,
-        instance: str = "0",
+        instance_id: str = "0",
         too_long: Callable[[str], str] = lambda question: "",
     ) -> None:
+        _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
+        _expect("too_long", too_long, "a function of a question", callable(too_long))
         settings = checked(
             SamplingSettings,
             **tasks.settings.model_dump(),
             seed=seed,
-            instance_id=instance,
+            instance_id=instance_id,
             curriculum_target_accuracy=curriculum_target_accuracy,
         )
         self._item_source = tasks._runtime.item_source(settings, too_long=too_long)
-        self._seed = seed
+        self._seed = settings.seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
 
@@ -255,6 +257,12 @@ class ItemStream:
         """Like `next`, for callers with an event loop."""
         return await self._thread.wait(self._next())
 
+    async def _next(self) -> PromptedProblem:
+        # Concurrent callers get the problems in the order of their index.
+        async with self._turn:
+            problem = await self._item_source.stream.next()
+        return _prompted(problem)
+
     def __iter__(self) -> Iterator[PromptedProblem]:
         """An endless iteration over the problems."""
         while True:
@@ -264,8 +272,8 @@ class ItemStream:
         """Report the rewards of a problem's completions, in [0, 1], and None for completions that were not scored.
 
         The curriculum learns from them. Without rewards the problem is finished, and the curriculum learns nothing. A
-        second report for the same problem is counted and has no other effect. Raises ValueError for other rewards, and
-        TypeError for an argument that is no problem.
+        second report for the same problem is counted and has no other effect. Raises ValueError for other rewards and
+        for a problem that is not of this stream, and TypeError for an argument that is no problem.
         """
         if not isinstance(problem, Problem):
             raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
@@ -277,13 +285,32 @@ class ItemStream:
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
         self._thread.run(self._observe(problem, scored))
 
+    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
+        stream = self._item_source.stream
+        address = ItemAddress(problem.task, problem.index, "train", self._seed, stream.instance)
+        seeds = [address.item_seed(retry) for retry in range(SEEDS_TRIED + REDRAWS)]
+        if not problem.is_of_stream or problem.seed not in seeds:
+            raise ValueError(
+                f"problem: expected a problem of this stream (seed {self._seed}, instance {stream.instance}), got "
+                f"{problem.task} with index {problem.index} and split {problem.split}, which comes from elsewhere. "
+                "Report it to the stream that drew it."
+            )
+        self._item_source.observe(problem, rewards)
+        stream.ledger.finish(problem)
+
     def metrics(self) -> dict[str, float]:
         """Skipped and redrawn items, closed levels, and the state of the curriculum."""
-        return self._thread.run(_call(self._item_source.metrics))
+        return self._thread.run(self._metrics())
+
+    async def _metrics(self) -> dict[str, float]:
+        return self._item_source.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the stream, as JSON. Pending problems are part of it."""
-        return self._thread.run(_call(self._state))
+        return self._thread.run(self._state_dict())
+
+    async def _state_dict(self) -> dict[str, Any]:
+        return {"seed": self._seed, **state_of(self._item_source.stateful)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`.
@@ -291,22 +318,9 @@ class ItemStream:
         Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state, and
         may repeat its own pending problems.
         """
-        self._thread.run(_call(self._load, state))
+        self._thread.run(self._load_state_dict(state))
 
-    async def _next(self) -> PromptedProblem:
-        # Concurrent callers get the problems in the order of their index.
-        async with self._turn:
-            problem = await self._item_source.stream.next()
-        return _prompted(problem)
-
-    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
-        self._item_source.observe(problem, rewards)
-        self._item_source.stream.ledger.finish(problem)
-
-    def _state(self) -> dict[str, Any]:
-        return {"seed": self._seed, **state_of(self._item_source.stateful)}
-
-    def _load(self, state: Mapping[str, Any]) -> None:
+    async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         # `load_into` reports a malformed state.
         if isinstance(state, Mapping) and state.get("seed", self._seed) != self._seed:
             raise EnvironmentSetupError(
@@ -337,8 +351,9 @@ class HeldOut:
         complexity: float | None = None,
         show_progress: bool = False,
     ) -> None:
-        if isinstance(complexity, str):
-            raise EnvironmentSetupError(f"complexity: expected None or a number from 0 to 1, got {complexity!r}.")
+        _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
+        # The published questions are for `evaluate` only.
+        _expect("complexity", complexity, "None or a number from 0 to 1", not isinstance(complexity, str))
         self._settings = checked(
             EvaluationSettings,
             **tasks.settings.model_dump(),
@@ -357,11 +372,11 @@ class HeldOut:
     @property
     def problems(self) -> list[PromptedProblem]:
         """The questions, in order."""
-        return self._thread.run(self._problems())
+        return [_prompted(problem) for problem in self._thread.run(self._questions())]
 
     async def problems_async(self) -> list[PromptedProblem]:
-        """Like `problems`, for callers with an event loop."""
-        return await self._thread.wait(self._problems())
+        """The questions, in order, for callers with an event loop."""
+        return [_prompted(problem) for problem in await self._thread.wait(self._questions())]
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
@@ -374,6 +389,28 @@ class HeldOut:
         """16 hex digits. Two sets have equal manifests if and only if they have the same questions and library."""
         return self._thread.run(self._questions()).manifest
 
+    def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
+        """The results of a completion for each question, in order, or of several each (which adds pass@k).
+
+        The mean score follows `partial_credit`; accuracy and exact rate do not. Shares have 95% intervals, clustered by
+        question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
+        """
+        return self._thread.run(self._results(completions, thinking_opened=thinking_opened))
+
+    async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
+        """Like `results`, for callers with an event loop."""
+        return await self._thread.wait(self._results(completions, thinking_opened=thinking_opened))
+
+    async def _results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
+        questions = await self._questions()
+        if isinstance(completions, str) or len(completions) != len(questions):
+            raise ValueError(f"Expected an entry for each of {len(questions)} questions, got {len(completions)}.")
+        texts: dict[int, Texts] = {}
+        for number, entry in enumerate(completions):
+            texts[number] = [entry] if isinstance(entry, str) else entry
+        samples = await self._samples(texts, thinking_opened=thinking_opened)
+        return summarise(list(chain.from_iterable(samples.values())))
+
     def samples(
         self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
     ) -> dict[int, list[EvalSample]]:
@@ -381,72 +418,39 @@ class HeldOut:
 
         `evaluation.results.summarise` turns the samples of all questions into results.
         """
-        return self._thread.run(self._samples(completions, thinking_opened))
+        return self._thread.run(self._samples(completions, thinking_opened=thinking_opened))
 
-    def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        """The results of a completion for each question, in order, or of several each (which adds pass@k).
+    async def _samples(
+        self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
+    ) -> dict[int, list[EvalSample]]:
+        for texts in completions.values():
+            _check_texts(texts)
+        questions = await self._questions()
 
-        The mean score follows `partial_credit`; accuracy and exact rate do not. Shares have 95% intervals, clustered by
-        question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
-        """
-        return self._thread.run(self._results(completions, thinking_opened))
+        async def sample(number: int, attempt: int, text: str) -> EvalSample:
+            graded = await graded_sample(
+                self._runtime.scorer,
+                questions.problems[number],
+                _completion(text),
+                attempt,
+                thinking_opened=thinking_opened,
+                partial_credit=self._settings.eval_partial_credit,
+            )
+            # A text shows neither its finish reason nor its tokens.
+            unknown = {"finish_reason": None, "num_completion_tokens": None}
+            return {**graded, **unknown, "manifest": questions.manifest}
 
-    async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        """Like `results`, for callers with an event loop."""
-        return await self._thread.wait(self._results(completions, thinking_opened))
+        async def samples_of(number: int, texts: Texts) -> list[EvalSample]:
+            return await asyncio.gather(*[sample(number, attempt, text) for attempt, text in enumerate(texts)])
+
+        groups = await asyncio.gather(*[samples_of(number, texts) for number, texts in completions.items()])
+        return dict(zip(completions, groups, strict=True))
 
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
                 self._made = await self._runtime.held_out(self._settings, show_progress=self._show_progress)
         return self._made
-
-    async def _problems(self) -> list[PromptedProblem]:
-        questions = await self._questions()
-        return [_prompted(problem) for problem in questions]
-
-    async def _results(self, completions: Answers, thinking_opened: bool) -> EvalResults:
-        questions = await self._questions()
-        if isinstance(completions, str) or len(completions) != len(questions):
-            raise ValueError(f"Expected an entry for each of {len(questions)} questions, got {len(completions)}.")
-        texts: dict[int, Texts] = {}
-        for number, entry in enumerate(completions):
-            texts[number] = [entry] if isinstance(entry, str) else entry
-        samples = await self._samples(texts, thinking_opened)
-        return summarise(list(chain.from_iterable(samples.values())))
-
-    async def _samples(self, completions: Mapping[int, Texts], thinking_opened: bool) -> dict[int, list[EvalSample]]:
-        for texts in completions.values():
-            _check_texts(texts)
-        questions = await self._questions()
-        slots = asyncio.Semaphore(AT_ONCE)
-
-        async def sample(number: int, attempt: int, text: str) -> EvalSample:
-            problem = questions.problems[number]
-            completion = _completion(text)
-            async with slots:
-                graded = await graded_sample(
-                    self._runtime.scorer,
-                    problem,
-                    completion,
-                    attempt,
-                    thinking_opened=thinking_opened,
-                    partial_credit=self._settings.eval_partial_credit,
-                )
-            # A text shows neither its finish reason nor its tokens.
-            return {
-                **graded,
-                "manifest": questions.manifest,
-                "finish_reason": None,
-                "num_completion_tokens": None,
-            }
-
-        async def samples_of(number: int, texts: Texts) -> list[EvalSample]:
-            samples = [sample(number, attempt, text) for attempt, text in enumerate(texts)]
-            return await asyncio.gather(*samples)
-
-        groups = [samples_of(number, texts) for number, texts in completions.items()]
-        return dict(zip(completions, await asyncio.gather(*groups), strict=True))
 
 
 # --- a single item, without a choice of tasks
@@ -473,8 +477,8 @@ def grade(
     whole_config = config_of(task, config)
     _check_item(task, item)
     problem = _of_item(task, item, whole_config)
-    thread, runtime = _shared_sandbox.get()
-    [made] = thread.run(_grade(runtime, problem, [completion], thinking_opened))
+    thread, runtime = _sandbox.get("", _start_sandbox)
+    [made] = thread.run(_grades(runtime, problem, [completion], thinking_opened))
     return made
 
 
@@ -493,7 +497,23 @@ async def grade_async(
 # --- the implementation
 
 
-async def _grade(runtime: Runtime, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
+def _tasks_settings(include: Names | None, given: Mapping[str, Any]) -> TasksSettings:
+    """The settings of `Tasks`. Raises EnvironmentSetupError with the name of an argument that is wrong."""
+    settings: dict[str, Any] = {} if include is None else {"include_tasks": include}
+    for name, value in given.items():
+        setting = SHORT_NAMES.get(name, name)
+        _expect(setting, value, "one value: it is given twice", setting not in settings)
+        settings[setting] = value
+    defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
+    return checked(TasksSettings, **{**defaults, **settings})
+
+
+def _expect(name: str, value: object, expected: str, is_right: bool) -> None:
+    if not is_right:
+        raise EnvironmentSetupError(f"{name}: expected {expected}, got {value!r:.100}.")
+
+
+async def _grades(runtime: Runtime, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
     _check_texts(completions)
     unscored = [_completion(text) for text in completions]
     scores = await runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
@@ -504,55 +524,14 @@ async def _grade(runtime: Runtime, problem: Problem, completions: Texts, thinkin
     return grades
 
 
-Sandbox: TypeAlias = tuple[LoopThread, Runtime]
+_sandbox = PerProcess[tuple[LoopThread, Runtime]]()
+"""The sandbox behind `grade`."""
 
 
-class _SharedSandbox:
-    """The sandbox behind `grade`. The first call of `get` starts it.
-
-    Concurrent calls wait for that start and share its result, an exception included. A failed start is forgotten, so
-    the next call tries again.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._started: Future[Sandbox] | None = None
-
-    def get(self) -> Sandbox:
-        """Return the running sandbox. Raises EnvironmentSetupError if it does not start."""
-        with self._lock:
-            is_first = self._started is None
-            if self._started is None:
-                self._started = Future()
-            started = self._started
-        if is_first:
-            self._start(started)
-        return started.result()
-
-    def _start(self, started: Future[Sandbox]) -> None:
-        settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
-        try:
-            runtime = Runtime(settings, makes_items=False, serves_tasks=False)
-            sandbox = (LoopThread(runtime), runtime)
-        # The waiting callers must receive any exception that ended the start.
-        except BaseException as error:  # noqa: BLE001
-            with self._lock:
-                self._started = None
-            started.set_exception(error)
-        else:
-            started.set_result(sandbox)
-
-
-_shared_sandbox = _SharedSandbox()
-
-
-def _forget_the_parents_sandbox() -> None:
-    global _shared_sandbox
-    _shared_sandbox = _SharedSandbox()
-
-
-# A forked process has neither the parent's event loop thread nor the thread that may hold the lock at that moment.
-os.register_at_fork(after_in_child=_forget_the_parents_sandbox)
+def _start_sandbox() -> tuple[LoopThread, Runtime]:
+    settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
+    runtime = Runtime(settings, makes_items=False, serves_tasks=False)
+    return LoopThread(runtime), runtime
 
 
 def _check_item(task: str, item: Any) -> None:
@@ -581,10 +560,6 @@ def _prompted(problem: Problem) -> PromptedProblem:
 
 def _completion(text: str) -> Completion:
     return Completion(text, tokens=[], masks=[], logprobs=None, finish_reason="")
-
-
-async def _call(function: Callable[..., T], *arguments: Any) -> T:
-    return function(*arguments)
 
 
 def _check_texts(texts: Any) -> None:

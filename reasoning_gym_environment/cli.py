@@ -6,7 +6,6 @@ This module imports only light modules, so that Ctrl-C ends a command with one l
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import importlib
 import logging
@@ -14,11 +13,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from . import __version__
 from .errors import EnvironmentSetupError, missing_extra
@@ -124,32 +123,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     The code is 130 after Ctrl-C, 143 after SIGTERM, and 141 if the reader of the output has gone away. An error that
     the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
     """
-    _open_missing_streams()
     _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
     received: list[int] = []
-    try:
-        with _sigterm_like_ctrl_c(received):
-            code = _run_and_flush(arguments)
-    except KeyboardInterrupt:
-        number = received[0] if received else signal.SIGINT
-        command = COMMANDS.get(arguments[0]) if arguments else None
-        code = last_words(f"interrupted. {command.after_signal if command else ''}".strip(), 128 + number)
-    except BrokenPipeError:
-        discard(sys.stdout)
-        code = 128 + signal.SIGPIPE
-    except EnvironmentSetupError as error:
-        code = last_words(str(error), CANNOT_RUN)
-    except OSError as error:
-        code = _report_os_error(error)
-    sys.exit(code)
 
-
-@contextlib.contextmanager
-def _sigterm_like_ctrl_c(received: list[int]) -> Iterator[None]:
-    """Let SIGTERM do what SIGINT does, so that a terminated command cleans up. Adds the signal to `received`."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def like_ctrl_c(number: int, frame: FrameType | None) -> None:
         received.append(number)
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler):
@@ -157,31 +135,26 @@ def _sigterm_like_ctrl_c(received: list[int]) -> Iterator[None]:
             raise KeyboardInterrupt
         handler(signal.SIGINT, frame)
 
+    before = signal.signal(signal.SIGTERM, like_ctrl_c)
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        # Only the main thread can handle signals.
-        yield
-        return
-    try:
-        yield
+        code = _run(arguments)
+        # The interpreter flushes at its end, too late to report an error.
+        print(end="", flush=True)
+    except KeyboardInterrupt:
+        number = received[0] if received else signal.SIGINT
+        command = COMMANDS.get(arguments[0]) if arguments else None
+        code = last_words(f"interrupted. {command.after_signal if command else ''}".strip(), 128 + number)
+    except BrokenPipeError:
+        # Otherwise the interpreter would try to write the buffered output again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    except EnvironmentSetupError as error:
+        code = last_words(str(error), CANNOT_RUN)
+    except OSError as error:
+        code = last_words(_about_files(error), CANNOT_RUN)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _open_missing_streams() -> None:
-    """Let the standard streams that the caller has closed lead nowhere.
-
-    Otherwise a pipe to a worker would get the number of a closed stream, and the worker would wait for ever.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            # The new descriptor has the lowest free number.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    sys.stdout = sys.stdout or os.fdopen(1, "w")
-    sys.stderr = sys.stderr or os.fdopen(2, "w")
+    sys.exit(code)
 
 
 def _prepare_process() -> None:
@@ -196,36 +169,18 @@ def _prepare_process() -> None:
     logging.setLogRecordFactory(ShownRecord)
 
 
-def _run_and_flush(arguments: list[str]) -> int:
-    try:
-        return _run(arguments)
-    finally:
-        # The interpreter flushes at its end, too late to report an error.
-        print(end="", flush=True)
-
-
-def _report_os_error(error: OSError) -> int:
-    """Print an error that concerns a file or a full disk; returns the exit code. Raises all other errors."""
+def _about_files(error: OSError) -> str:
+    """A sentence about an unusable file or a full disk. Raises all other errors."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        discard(sys.stdout)
-        return last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN)
+        return f"cannot write: {error.strerror}. Make room and start again."
     if error.filename is None:
         raise error
-    text = f"cannot use {error.filename}: {error.strerror}. Check that it exists and that you may use it."
-    return last_words(text, CANNOT_RUN)
-
-
-def discard(stream: TextIO) -> None:
-    """Drop the buffered output, which would fail again when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return f"cannot use {error.filename}: {error.strerror}. Check that it exists and that you may use it."
 
 
 def last_words(text: str, code: int) -> int:
-    """Print why the command ends, if standard error can be written; returns the exit code."""
-    try:
-        print(f"reasoning-gym-env: {text}", file=sys.stderr)
-    except OSError:
-        discard(sys.stderr)
+    """Print why the command ends; returns the exit code."""
+    print(f"reasoning-gym-env: {text}", file=sys.stderr)
     return code
 
 
@@ -255,13 +210,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def run_with_atropos(arguments: Sequence[str]) -> int:
-    """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0.
-
-    All temporary files are in one folder. If this process is killed, the next command removes the folder.
-    """
-    from .workers.generator import TemporaryFolder
-
-    temporary = TemporaryFolder("run")
+    """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0."""
+    # All temporary files are in one folder.
+    temporary = tempfile.TemporaryDirectory(prefix="reasoning-gym-run-", ignore_cleanup_errors=True)
     # The folder exists before the imports below: wandb chooses its own at import. It is removed after everything else.
     atexit.register(temporary.cleanup)
     tempfile.tempdir = temporary.name

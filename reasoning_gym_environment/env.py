@@ -41,7 +41,6 @@ from .atropos.evaluate import evaluate, evaluate_command
 from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve
-from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError
 from .inference.client import InferenceClient
 from .inference.prompts import TokenBudget, system_prompt
@@ -58,6 +57,7 @@ from .items import (
 from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run
+from .settings.environment import ReasoningGymEnvConfig, default_configs
 from .telemetry.telemetry import keep_newest
 from .telemetry.wandb_log import (
     build_table,
@@ -130,7 +130,7 @@ class ReasoningGymEnv(BaseEnv):
 
     @classmethod
     def config_init(cls) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-        """The defaults of a training run; see `config.default_configs`."""
+        """The defaults of a training run; see `settings.environment.default_configs`."""
         return default_configs()
 
     async def setup(self) -> None:

@@ -76,9 +76,9 @@ class RequestRefusedError(InferenceError):
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three names in `known` that resemble `name`: likely typos first, then names that contain it."""
-    candidates = sorted(set(known))
-    containing = [c for c in candidates if name and name.lower() in c.lower()][:3]
+    candidates = sorted(set(known) - {name})
     similar = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
+    containing = [candidate for candidate in candidates if name and name.lower() in candidate.lower()]
     return list(dict.fromkeys(similar + containing))[:3]
 
 
@@ -98,31 +98,23 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
 
 
 EXTRAS = {
-    "atropos": (
-        "aiohttp",
-        "atroposlib",
-        "fastapi",
-        "openai",
-        "safetensors",
-        "tenacity",
-        "tokenizers",
-        "transformers",
-        "uvicorn",
-        "wandb",
-    ),
-    "export": ("pyarrow",),
-    "openenv": ("openenv",),
-    "skyrl": ("skyrl_gym",),
-    "trl": ("accelerate", "datasets", "torch", "trl"),
-    "verifiers": ("verifiers",),
+    "accelerate": "trl",
+    "aiohttp": "atropos",
+    "atroposlib": "atropos",
+    "fastapi": "atropos",
+    "openai": "verifiers",
+    "openenv": "openenv",
+    "pyarrow": "export",
+    "skyrl_gym": "skyrl",
+    "verifiers": "verifiers",
+    "wandb": "atropos",
 }
-"""The packages that each extra installs, by import name."""
+"""The extra that brings a package, by the package that is imported first."""
 
 
 def missing_extra(who: str, error: ModuleNotFoundError) -> str:
     """A sentence that names the extra that `who` needs. Raises `error` again if no extra installs the module."""
     module = (error.name or "").partition(".")[0]
-    for extra, modules in EXTRAS.items():
-        if module in modules:
-            return f'{who} needs {module}: `pip install ".[{extra}]"` in the checkout brings it.'
-    raise error
+    if module not in EXTRAS:
+        raise error
+    return f'{who} needs {module}: `pip install ".[{EXTRAS[module]}]"` in the checkout brings it.'

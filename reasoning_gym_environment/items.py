@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, cast
 
 from atroposlib.envs.base import ScoredDataGroup
 
+from .errors import EnvironmentSetupError
 from .records import Completion, Group, Outcome, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
@@ -138,7 +139,7 @@ def _as_list(values: Sequence[int]) -> list[int]:
 def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     """The problem of an item. `dataset` is a ProblemDataset or a dataset of reasoning-gym.
 
-    Raises TypeError for another object.
+    Raises EnvironmentSetupError for another object.
     """
     if isinstance(dataset, ProblemDataset):
         problem = dataset.group.problem
@@ -147,7 +148,10 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     config = getattr(dataset, "config", None)
     names = [name for name, (cls, _) in library.registry().items() if cls is type(dataset)]
     if not names or not dataclasses.is_dataclass(config) or isinstance(config, type):
-        raise TypeError(f"dataset_obj must be a dataset registered with reasoning-gym, got {type(dataset).__name__}.")
+        raise EnvironmentSetupError(
+            f"dataset_obj: expected a dataset that is registered with reasoning-gym, got {type(dataset).__name__}. "
+            "Register its class with reasoning_gym.factory.register_dataset, in a module that task_modules names."
+        )
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
     seed = fields.pop("seed", 0)
     fields.pop("size", None)

@@ -4,7 +4,7 @@
      │          │         │        │          │           │          │       └ check, deliver  (trainer/run_api.py)
      │          │         │        │          │           │          └ files of rollouts               (telemetry/)
      │          │         │        │          │           └ curriculum, metrics            (sampling/, telemetry/)
-     │          │         │        │          └ base reward, length penalty, masks             (scoring/scorer.py)
+     │          │         │        │          └ base reward, length penalty, masks             (scoring/rewards.py)
      │          │         │        └ extract the answer, grade it in a worker                (scoring/, workers/)
      │          │         └ the environment's public method, which a subclass may replace
      │          └ prompt, token budget, requests                                                  (inference/)
@@ -39,7 +39,7 @@ from .items import (
 from .records import Completion, Group
 from .run import Mode, Run
 from .sampling.item_maker import TOO_LONG
-from .scoring.scorer import rollouts_of
+from .scoring.rewards import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
 from .utils.clock import now
 from .utils.shutdown import uninterrupted

@@ -96,21 +96,14 @@ class Status(StrEnum):
 class Verdict:
     """The result of grading an answer: `value` is its score, in [0, 1].
 
-    `bare` and `tagged` are the scores that reasoning-gym's verifier gives the answer in each format. A score is None
-    if the verifier did not run on that format or raised an exception. For a task with a form or a validator, `value`
-    is 1 or 0. For other tasks it is the higher of both scores.
+    `native` is the score that reasoning-gym alone would give. For a task with a form or a validator, `value` is 1 or 0.
+    For other tasks it is `native`.
     """
 
     value: float
     status: Status = Status.SCORED
-    bare: float | None = None
-    tagged: float | None = None
+    native: float = 0.0
     detail: str = ""
-
-    @cached_property
-    def native(self) -> float:
-        """The score that reasoning-gym alone would give."""
-        return max(self.bare or 0.0, self.tagged or 0.0)
 
 
 class FormatFailure(StrEnum):
@@ -175,7 +168,7 @@ class Rollout:
     """A completion with its score and its reward: the base reward, less the length penalty.
 
     `mask_reason` explains why the sequence is sent with an advantage of zero, or is None. `base_reward`, in [0, 1],
-    depends on the score alone; see `scoring.scorer.base_reward`.
+    depends on the score alone; see `scoring.rewards.base_reward`.
     """
 
     completion: Completion

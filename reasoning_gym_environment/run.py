@@ -17,7 +17,6 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from .config import ReasoningGymEnvConfig
 from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
@@ -27,12 +26,13 @@ from .records import Group, Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
 from .scoring.scorer import Scorer
+from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
 from .trainer.checkpoints import RunCheckpoints
 from .trainer.group_file import GroupFile, GroupSink
 from .trainer.run_api import TrajectoryApi
 from .trainer.run_state import RunState, SubclassState
-from .trainer.transport import HttpTransport
+from .trainer.transport import Transport
 from .utils.resilience import RepeatedEvents
 from .utils.shutdown import shutdown_step
 
@@ -114,7 +114,7 @@ class Run:
         self.failures = RepeatedEvents(logger)
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.thinking_opened = inference.render(build_messages("")).thinking_opened
-        self.api = TrajectoryApi(config, state, self.failures, HttpTransport(config.rollout_server_url))
+        self.api = TrajectoryApi(config, state, self.failures, Transport(config.rollout_server_url))
         self.group_file = group_file or GroupFile(config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
         self.evaluator = self._evaluator()

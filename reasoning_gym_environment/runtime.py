@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import EnvironmentSetupError, GenerationError
-from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import ItemAddress, ItemMaker
 from .sampling.item_stream import ItemSource, build_item_source
 from .sampling.seeds import ExcludedQuestions
 from .scoring.scorer import Scorer
-from .settings import (
+from .settings.components import (
     EvaluationSettings,
     SamplingSettings,
     TasksSettings,
@@ -69,21 +68,17 @@ class Runtime:
         self._previewed: dict[str, Ladder] = {}
         self._makes_items = makes_items
         self._serves_tasks = serves_tasks
-        imports: dict[str, Any] = {
-            "library_path": str(library.find().location),
-            "task_modules": settings.task_modules,
-        }
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             timeout_s=item_timeout_s,
-            **imports,
+            task_modules=settings.task_modules,
         )
         self.grader = SandboxGrader(
             num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
             strict=settings.verification == "strict",
-            **imports,
+            task_modules=settings.task_modules,
         )
         self.scorer = Scorer(self.grader)
 
@@ -192,15 +187,12 @@ class Runtime:
         The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
-        # The code of a checkout or of a task module may change without a change of its version.
-        is_released = self.library.source == "package" and not settings.task_modules
         return await build_eval_set(
             maker,
             settings,
             self.library.version,
             show_progress=show_progress,
             at_once=at_once,
-            cache=QuestionCache.of_this_user() if is_released else None,
         )
 
     async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reasoning_gym_environment.verification.entries import module_of
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.logic import is_conclusion, joined_premises, short_formulas
@@ -93,22 +91,47 @@ def _one_step(square: _Square, goal: _Square) -> _Square:
     return row, column + (1.0 if goal[1] > column else -1.0)
 
 
+_BOARD_SIZE = 6
+
+
 def _way_out(entry: Item) -> str | None:
-    """The cars moved one square at a time, tried breadth first; None where that takes too long."""
-    first = module_of("rush_hour").Board(entry["metadata"]["board_config"])
-    waiting, seen = deque([(first, "")]), {str(first)}
+    """The cars moved one square at a time, tried breadth first; None where that takes too long.
+
+    A board is its 36 squares: a letter for each car, `o` for an empty square, and `x` for a wall.
+    """
+    first = entry["metadata"]["board_config"]
+    cars = sorted(set(first) - {"o", "x"})
+    waiting, seen = deque([(first, "")]), {first}
     while waiting and len(seen) < _MOST_BOARDS:
         board, moves = waiting.popleft()
-        if board.solved:
+        if (board.rindex("A") + 1) % _BOARD_SIZE == 0:
             return moves.strip()
-        for car in range(len(board._pieces)):
+        for index, car in enumerate(cars):
+            # The question names the cars in this order, and some boards skip letters.
+            name = chr(ord("A") + index)
             for sign in "+-":
-                after, move = copy.deepcopy(board), f"{chr(ord('A') + car)}{sign}1"
-                after.perform_moves(move)
-                if str(after) not in seen:
-                    seen.add(str(after))
-                    waiting.append((after, f"{moves} {move}"))
+                after = _moved(board, car, sign)
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append((after, f"{moves} {name}{sign}1"))
     return None
+
+
+def _moved(board: str, car: str, sign: str) -> str:
+    """The board after a car has moved a square to the right or down, or (`-`) left or up. The same if it is blocked."""
+    start, end = board.index(car), board.rindex(car)
+    is_horizontal = end - start < _BOARD_SIZE
+    step = 1 if is_horizontal else _BOARD_SIZE
+    target, left = (end + step, start) if sign == "+" else (start - step, end)
+    is_on_board = 0 <= target < len(board)
+    if is_horizontal:
+        is_on_board = is_on_board and target // _BOARD_SIZE == start // _BOARD_SIZE
+    if not is_on_board or board[target] != "o":
+        return board
+    squares = list(board)
+    squares[target] = car
+    squares[left] = "o"
+    return "".join(squares)
 
 
 _MOST_BOARDS = 200_000

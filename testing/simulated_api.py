@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 
 from reasoning_gym_environment.records import MASKED
-from reasoning_gym_environment.trainer.transport import FINAL_CODES, TIMEOUT_S, ApiError, RefusedError
+from reasoning_gym_environment.trainer.transport import FINAL_CODES, TIMEOUT_S, ApiError, RefusedError, Transport
 from reasoning_gym_environment.utils.clock import now
 
 Delay = Callable[[], float]
@@ -230,12 +230,11 @@ class SimulatedApi:
         raise AssertionError(f"run-api has no {path}")
 
 
-class Link:
-    """The connection of one environment to run-api. Implements `Transport`."""
-
-    url = "http://simulated"
+class Link(Transport):
+    """The connection of one environment to run-api."""
 
     def __init__(self, api: SimulatedApi, owner: Any) -> None:
+        super().__init__("http://simulated")
         self._api = api
         self._owner = owner
         self.is_cut = False
@@ -248,9 +247,6 @@ class Link:
     async def offer(self, group: Mapping[str, Any]) -> bool:
         self._check()
         return await self._api.offer(group, self._owner)
-
-    async def close(self) -> None:
-        """No connection is kept."""
 
     def _check(self) -> None:
         if self.is_cut:

@@ -18,7 +18,6 @@ from unittest import mock
 
 from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
 from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, TokenBudget
@@ -31,6 +30,7 @@ from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_item_source
 from reasoning_gym_environment.scoring.scorer import Scorer
+from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.trainer import checkpoints

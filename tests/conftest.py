@@ -45,15 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The user's cache directory, also of the processes that a test starts: the real one is not touched."""
-    folder = tmp_path_factory.mktemp("user-cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
-
-
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""

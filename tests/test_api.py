@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, api, grade, grade_async
+from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, grade_async
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
 from reasoning_gym_environment.sampling.seeds import is_held_out
@@ -69,7 +65,7 @@ def test_the_same_seed_and_rewards_give_the_same_problems_and_so_does_a_resumed_
     # The stream repeats the pending problem first.
     assert again[0] == lost
     assert again == drawn(uninterrupted, 6)
-    assert ItemStream(tasks, seed=5, instance="1").next() != ItemStream(tasks, seed=5).next()
+    assert ItemStream(tasks, seed=5, instance_id="1").next() != ItemStream(tasks, seed=5).next()
 
 
 def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
@@ -135,103 +131,6 @@ def test_an_unknown_parameter_is_named() -> None:
         grade("chain_sum", ITEM, "", config={"min_termz": 2})
 
 
-class SandboxStarts:
-    """Stands in for the sandbox and counts its starts.
-
-    A start waits for a second, concurrent start. With a correct caller none comes, so the start ends after a moment.
-    """
-
-    def __init__(self, failures: int = 0) -> None:
-        self.count = 0
-        self._failures = failures
-        self._meeting = threading.Barrier(2)
-
-    def begin(self, parts: object) -> SandboxStarts:
-        self.count += 1
-        with suppress(threading.BrokenBarrierError):
-            self._meeting.wait(0.3)
-        if self.count <= self._failures:
-            raise EnvironmentSetupError("A scoring worker could not start.")
-        return self
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> list[str]:
-        work.close()
-        return [f"graded in {os.getpid()}"]
-
-
-@pytest.fixture
-def replace_sandbox(monkeypatch: pytest.MonkeyPatch) -> Callable[[SandboxStarts], None]:
-    """Make `grade` start this sandbox instead of a real one, as if it was never called before."""
-
-    def replace(starts: SandboxStarts) -> None:
-        monkeypatch.setattr(api, "Runtime", lambda *_, **__: object())
-        monkeypatch.setattr(api, "LoopThread", starts.begin)
-        monkeypatch.setattr(api, "_shared_sandbox", api._SharedSandbox())
-
-    return replace
-
-
-def grade_in_threads() -> list[Any]:
-    with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(grade, "chain_sum", ITEM, "") for _ in range(8)]
-    return [call.exception() or call.result() for call in calls]
-
-
-def grade_in_tasks() -> list[Any]:
-    async def grade_all() -> list[Any]:
-        calls = [grade_async("chain_sum", ITEM, "") for _ in range(8)]
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    return asyncio.run(grade_all())
-
-
-@pytest.mark.parametrize("grade_eight", [grade_in_threads, grade_in_tasks])
-def test_concurrent_first_calls_share_one_sandbox(
-    replace_sandbox: Callable[[SandboxStarts], None], grade_eight: Callable[[], list[Any]]
-) -> None:
-    starts = SandboxStarts()
-    replace_sandbox(starts)
-    grades = grade_eight() + grade_eight()
-    assert grades == [f"graded in {os.getpid()}"] * 16
-    assert starts.count == 1
-
-
-@pytest.mark.parametrize("grade_eight", [grade_in_threads, grade_in_tasks])
-def test_a_failed_sandbox_start_is_tried_again_by_the_next_call(
-    replace_sandbox: Callable[[SandboxStarts], None], grade_eight: Callable[[], list[Any]]
-) -> None:
-    starts = SandboxStarts(failures=1)
-    replace_sandbox(starts)
-    outcomes = grade_eight()
-    assert any(isinstance(outcome, EnvironmentSetupError) for outcome in outcomes)
-    assert starts.count <= 2, "a call that came after the failure may start it again, and only once"
-    assert grade_eight() == [f"graded in {os.getpid()}"] * 8
-    assert starts.count == 2
-
-
-@linux_only
-def test_a_fork_in_the_middle_of_a_start_makes_its_own_sandbox(
-    replace_sandbox: Callable[[SandboxStarts], None],
-) -> None:
-    starts = SandboxStarts()
-    replace_sandbox(starts)
-    # Another thread of the parent is in the middle of something when the process forks.
-    api._shared_sandbox._lock.acquire()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(60)
-            is_own = grade("chain_sum", ITEM, "") == f"graded in {os.getpid()}"
-            code = 0 if is_own and starts.count == 1 else 1
-        finally:
-            os._exit(code)
-    api._shared_sandbox._lock.release()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert starts.count == 0
-    assert grade("chain_sum", ITEM, "") == f"graded in {os.getpid()}"
-
-
 def test_held_out_questions_are_no_training_questions_and_results_have_intervals(tasks: Tasks) -> None:
     held = HeldOut(tasks, per_task=4)
     assert len(held) == 12 and all(is_held_out(problem.question) for problem in held)
@@ -244,24 +143,6 @@ def test_held_out_questions_are_no_training_questions_and_results_have_intervals
     assert {number: sample["score"] for number, [sample] in samples.items()} == {11: 0.0, 2: 1.0}
     several = asyncio.run(held.results_async([[answer, "no answer"] for answer in answers]))
     assert several.overall.estimates["pass@2"].value == 1.0
-
-
-def test_held_out_questions_are_searched_once_for_every_later_run(tasks: Tasks) -> None:
-    arguments: dict[str, Any] = {"eval_tasks": NAMES, "per_task": 3, "seed": 77}
-    first = HeldOut(tasks, **arguments).problems
-    before = tasks.metrics()["generation/items"]
-    assert HeldOut(tasks, **arguments).problems == first
-    assert tasks.metrics()["generation/items"] - before == len(first) == 9
-
-
-@pytest.mark.slow
-def test_questions_of_a_task_module_are_searched_each_time_because_its_code_may_change(
-    own_datasets: None, user_cache: Path
-) -> None:
-    before = set(user_cache.rglob("*.json"))
-    with Tasks("chain_sum", modules=str(ROOT / "testing" / "generator_task.py")) as tasks:
-        assert len(HeldOut(tasks, per_task=2, seed=78)) == 2
-    assert set(user_cache.rglob("*.json")) == before
 
 
 def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
@@ -283,8 +164,18 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
 def test_each_mistake_is_named(tasks: Tasks) -> None:
     stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
     problem, given, state = stream.next(), Any, stream.state_dict()
+    wrong: Any = 5
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
+        (EnvironmentSetupError, "include_tasks: .*given twice", lambda: Tasks("gcd", include_tasks="gcd")),
+        (EnvironmentSetupError, "include_tasks: expected names", lambda: Tasks(wrong)),
+        (EnvironmentSetupError, "task_weights: expected names", lambda: Tasks(weights=5)),
+        (EnvironmentSetupError, "task_modules: expected names", lambda: Tasks(task_modules=5)),
+        (EnvironmentSetupError, "item_timeout_s: expected a number", lambda: Tasks(item_timeout_s=given)),
+        (EnvironmentSetupError, "tasks: expected a Tasks", lambda: ItemStream(wrong)),
+        (EnvironmentSetupError, "tasks: expected a Tasks", lambda: HeldOut(wrong)),
+        (EnvironmentSetupError, "seed: ", lambda: ItemStream(tasks, seed=given)),
+        (EnvironmentSetupError, "too_long: expected a function", lambda: ItemStream(tasks, too_long=wrong)),
         (
             EnvironmentSetupError,
             "curriculum_target_accuracy: ",
@@ -301,6 +192,35 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
     for kind, said, mistake in mistakes:
         with pytest.raises(kind, match=said):
             mistake()
+
+
+def test_a_stream_refuses_a_problem_that_it_has_not_drawn(tasks: Tasks) -> None:
+    stream, other = ItemStream(tasks, seed=1), ItemStream(tasks, seed=2)
+    problem, pending = stream.next(), stream.state_dict()["item_stream"]["pending"]
+    assert other.next().index == problem.index
+    for foreign in (ItemStream(tasks, seed=1, instance_id="1").next(), tasks.draw("chain_sum", 3)):
+        with pytest.raises(ValueError, match="expected a problem of this stream"):
+            stream.observe(foreign, [1.0])
+    with pytest.raises(ValueError, match=r"this stream \(seed 2, instance 0\), got"):
+        other.observe(problem, [1.0])
+    assert stream.state_dict()["item_stream"]["pending"] == pending
+    # The rewards of its own problem still count, and count once.
+    stream.observe(problem, [1.0])
+    stream.observe(problem, [0.0])
+    assert len(stream.state_dict()["item_stream"]["pending"]) == len(pending) - 1
+    assert stream.metrics()["train/items_observed_again"] == 1.0
+    assert stream.metrics()["curriculum/avg_recent_accuracy"] == 1.0
+
+
+def test_a_dataset_that_only_this_process_knows_is_refused(in_process_workers: None, own_datasets: None) -> None:
+    from reasoning_gym.arithmetic.chain_sum import ChainSumConfig, ChainSumDataset
+    from reasoning_gym.factory import register_dataset
+
+    register_dataset("my_sums", type("MySums", (ChainSumDataset,), {"__module__": "my_module"}), ChainSumConfig)
+    with pytest.raises(EnvironmentSetupError, match=r"my_sums: the worker processes .*my_module.*modules=\.\.\."):
+        Tasks("my_sums,gcd")
+    with Tasks(exclude_tasks="my_sums", include_tasks="*_sums,gcd") as tasks:
+        assert tasks.names == ["gcd"]
 
 
 def test_a_stream_that_refuses_a_state_keeps_its_own(tasks: Tasks) -> None:

@@ -22,7 +22,6 @@ RANKS = [
     {"sampling", "scoring", "inference"},
     {"evaluation", "telemetry"},
     {"runtime", "items"},
-    {"config"},
     {"trainer"},
     {"run"},
     {"pipeline"},

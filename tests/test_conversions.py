@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.items import ProblemDataset, group_of_dicts, problem_of, to_scored_data
 from reasoning_gym_environment.records import Group
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -51,7 +52,7 @@ def test_any_reasoning_gym_dataset_gives_the_recipe_of_its_item(wrap: Any) -> No
 
 def test_what_is_no_dataset_is_refused() -> None:
     for nonsense in (None, "chain_sum", SimpleNamespace(config=SimpleNamespace(seed=1))):
-        with pytest.raises(TypeError, match="dataset_obj must be a dataset registered with reasoning-gym, got "):
+        with pytest.raises(EnvironmentSetupError, match="dataset_obj: expected a dataset that is registered with"):
             problem_of({}, nonsense)
 
 

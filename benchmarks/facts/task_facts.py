@@ -72,7 +72,7 @@ async def main() -> None:
     draws, per_level = (5, 2) if options.quick else (100, 20)
     tasks = options.tasks or sorted(set(library.registry()) - {"composite"})
     workers = os.cpu_count() or 1
-    generator = ProcessGenerator(num_workers=workers, library_path=str(library.load().location))
+    generator = ProcessGenerator(num_workers=workers)
     await generator.start()
     slots = asyncio.Semaphore(workers)
     bar = tqdm(total=len(tasks), desc="facts", unit="task", disable=None)

@@ -25,9 +25,9 @@ import aiohttp
 
 from benchmarks.fault_parts.faulty_server import Faults, FaultyServer
 from benchmarks.run_parts.process_table import process_table
-from reasoning_gym_environment.utils.resilience import stop
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from testing.inference_server import free_port
+from testing.processes import stop
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2

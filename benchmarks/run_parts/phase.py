@@ -15,9 +15,9 @@ from unittest.mock import patch
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
-from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, stop
 from testing.byte_tokenizer import build_byte_tokenizer
 from testing.inference_server import free_port
+from testing.processes import fail_if_it_ends, running, stop
 
 from .dumps import DumpCounter
 from .process_table import descendants, process_table, totals

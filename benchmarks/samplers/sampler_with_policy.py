@@ -15,7 +15,7 @@ from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResul
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import PREFETCH, ItemSource, ItemStream
 from reasoning_gym_environment.sampling.levels import LevelLimits, level_chooser
-from reasoning_gym_environment.settings import SamplingSettings
+from reasoning_gym_environment.settings.components import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder
 
 from .learnability import LearnableTasks

@@ -27,9 +27,10 @@ from rich.table import Table
 
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
 from reasoning_gym_environment.evaluation.statistics import Estimate
-from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, supervise
+from reasoning_gym_environment.utils.resilience import supervise
 from reasoning_gym_environment.utils.terminal import Output, check_folder, positive, print_table
 from testing.inference_server import free_port
+from testing.processes import fail_if_it_ends, running
 
 if TYPE_CHECKING:
     from .learner import Checks, Learner

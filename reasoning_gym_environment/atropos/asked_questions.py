@@ -10,7 +10,6 @@ in a context variable, and QuestionsOfHook takes it from there.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from contextvars import ContextVar
 from typing import Any
@@ -50,18 +49,19 @@ class QuestionsOfHook:
     The method returns the score. The sample also has the completion if the method is ours, or calls ours.
     """
 
-    def __init__(self, env: Hooks) -> None:
+    def __init__(self, env: Hooks, questions: EvalSet) -> None:
+        """`questions` are those of `asked_questions`, in the order of the environment's list. They are not hashable."""
         self._env = env
-        self._items: dict[tuple[str, str], TestItem] = {}
-        for entry, dataset in env.test_items_with_scorers:
-            self._items[_key(problem_of(entry, dataset))] = (entry, dataset)
+        self._items: dict[int, TestItem] = {}
+        for problem, item in zip(questions, env.test_items_with_scorers, strict=True):
+            self._items[id(problem)] = item
 
     async def __call__(self, problem: Problem, attempt: int) -> dict[str, Any]:
         samples: list[dict[str, Any]] = []
         # The evaluator starts an asyncio task for each question, and each task has a separate context.
         _samples_of_hook.set(samples)
         try:
-            score = await self._env.rollout_and_score_eval(self._items[_key(problem)])
+            score = await self._env.rollout_and_score_eval(self._items[id(problem)])
         except EnvironmentSetupError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -69,11 +69,6 @@ class QuestionsOfHook:
             return sample_of(problem, attempt, unscored_reason=reason)
         sample = samples[-1] if samples else sample_of(problem, attempt)
         return {**sample, "attempt": attempt, **_fields_of_hook(sample, score)}
-
-
-def _key(problem: Problem) -> tuple[str, str]:
-    recipe = json.dumps(problem.config, sort_keys=True, default=str)
-    return problem.task, f"{problem.index}/{problem.seed}/{recipe}/{problem.question}"
 
 
 def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@
 The flags have Atropos' names: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
 Flags win over the file, and the file wins over the defaults (`config_init`). The log reports all invalid settings at
 once, in a line each, and suggests the nearest names for an unknown name. Names that only Atropos or its trainers use
-cause a warning (known_names.py). The command stops before any work if it cannot write its results. API keys are never
-printed, logged or written; they are removed from sys.argv, which wandb uploads.
+cause a warning (original_names.py). The command stops before any work if it cannot write its results. API keys are
+never printed, logged or written; they are removed from sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
@@ -17,33 +17,25 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 import yaml
-from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from atroposlib.envs.base import BaseEnvConfig
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
-from ..inference.server_types import NO_SERVER_IN_TESTING
+from ..settings.components import problems_of
+from ..settings.help import RARELY_SET, is_shown
+from ..settings.servers import PLACEHOLDER, STARS, Server
 from ..utils.logs import LINE_FORMAT, TIME_FORMAT
 from ..utils.terminal import check_file, check_folder
-from .known_names import WITHOUT_EFFECT, warnings_about
-from .preflight import PLACEHOLDER
+from .original_names import SETTINGS_WITHOUT_EFFECT
 
 logger = logging.getLogger(__name__)
 
@@ -53,98 +45,19 @@ BAD_INPUT = 2
 
 KEY = "openai.api_key"
 KEY_ENV = "openai.api_key_env"
-STARS = "***"
 SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
 
-# --- what --help leaves to --help-all, as patterns of names
 
-RARELY_SET = (
-    "suppress_*",
-    "rolling_*",
-    "n_kwarg_*",
-    "health_check",
-    "eval_limit_ratio",
-    "inference_weight",
-)
-TRAINER = (
-    "rollout_server_url",
-    "batch_size",
-    "max_staleness_*",
-    "min_batch_*",
-    "run_id",
-    "dump_*",
-    "data_dumps_*",
-)
-TRAINING_ITEMS = (
-    "seed",
-    "instance_id",
-    "group_size",
-    "train_*",
-    "task_weights",
-    "complexity_mode",
-    "curriculum_*",
-    "total_steps",
-)
-TRAINING_REWARDS = (
-    "min_completion_*",
-    "mask_*",
-    "partial_*",
-)
-EVALUATION = (
-    "eval_*",
-    "num_eval_*",
-    "steps_per_eval",
-    "data_dir_*",
-    "rollout_save_*",
-)
-GROUP_FILES = (
-    "data_path_*",
-    "steps_per_eval",
-    "eval_handling",
-    "*rollout*",
-)
-UNUSED = {
-    "serve": ("limit_*", "dry_run", "data_path_*"),
-    "process": TRAINER + EVALUATION,
-    "evaluate": TRAINER + TRAINING_ITEMS + TRAINING_REWARDS + GROUP_FILES,
-}
-"""Settings that a command does not use."""
-ATROPOS_RESULTS = frozenset({"data_path_to_save_groups", "data_dir_to_save_evals", "slurm"})
-"""Settings of Atropos that --help shows, besides the settings to which the environment's class gives a value."""
-
-
-class Server(APIServerConfig):
-    """An inference server, whose key may be in an environment variable."""
+class Sections(BaseModel):
+    """All settings of a run, except the settings of the environment, whose class is not known here."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the API key."""
-    base_url: str | None = Field("", pattern="^(https?://|$)")
-    """Base URL for the server."""
-    timeout: int = Field(1200, ge=1)
-    """Requests that take longer than this number of seconds fail and are retried."""
-    num_max_requests_at_once: int = Field(512, ge=1)
-    """Maximum number of concurrent requests."""
-    num_requests_for_eval: int = Field(64, ge=1)
-    """Maximum number of concurrent requests for evaluation."""
-
-    @model_validator(mode="after")
-    def _has_its_key(self) -> Server:
-        given: str | None = self.api_key
-        self.api_key = PLACEHOLDER if given in (None, "", STARS) else given
-        name = self.api_key_env
-        if name is None:
-            return self
-        if self.api_key != PLACEHOLDER:
-            raise ValueError("api_key and api_key_env both give a key: use one of them")
-        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            # The message does not repeat the value, because it may be the key itself.
-            raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
-        self.api_key = os.environ.get(name, "")
-        if not self.api_key:
-            raise ValueError(f"api_key_env: the environment variable {name} is not set, or it is empty")
-        return self
+    openai: list[Server]
+    slurm: bool = False
+    """Whether environment is running on slurm or not."""
+    testing: Annotated[bool, RARELY_SET] = False
+    """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
 
 
 def run(environment: Any, arguments: Sequence[str]) -> Any:
@@ -155,34 +68,29 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
     """
     set_up_logging()
     try:
-        command = arguments[0] if arguments else ""
-        if command not in COMMANDS:
-            raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-        flags, problems = parse(command, environment, arguments[1:])
-        remove_key_from_arguments(flags.get(KEY))
-        return _run(command, environment, flags, problems)
+        return _run(environment, arguments)
     except EnvironmentSetupError as error:
         for line in str(error).splitlines():
             logger.error("%s", line)
         sys.exit(BAD_INPUT)
 
 
-def _run(command: str, environment: Any, flags: dict[str, Any], problems: Sequence[str]) -> Any:
+def _run(environment: Any, arguments: Sequence[str]) -> Any:
+    command = arguments[0] if arguments else ""
+    if command not in COMMANDS:
+        raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
+    parser = make_parser(command, environment, shows_all="--help-all" in arguments)
+    parsed, words = parser.parse_known_args(arguments[1:])
+    flags = vars(parsed)
+    remove_key_from_arguments(flags.get(KEY))
     is_verbose = flags.pop("verbose", False)
-    start = start_values(command, environment)
-    settings = settings_of_run(command, environment, flags, problems, start)
+    settings = settings_of_run(command, environment, flags, words)
     check_settings(command, settings)
-    shown = without_keys(settings)
-    as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
-    if is_verbose:
-        logger.info("All settings:\n%s", as_yaml)
-    else:
-        logger.info("%s", what_differs(shown, start))
-    # Without servers in the settings, the class names servers in a form that only Atropos reads.
-    servers = settings.openai or environment.config_init()[1]
+    as_yaml = log_settings(settings, start_values(command, environment), is_verbose=is_verbose)
     env = environment(
         config=settings.env,
-        server_configs=servers,
+        # Without servers in the settings, the class names servers in a form that only Atropos reads.
+        server_configs=settings.openai or environment.config_init()[1],
         slurm=settings.slurm,
         testing=settings.testing,
     )
@@ -215,44 +123,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise EnvironmentSetupError(message.removeprefix("argument "))
-
-
-def parse(command: str, environment: Any, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The flags in the arguments, by their full names without dashes, and a line for each word that is wrong.
-
-    Values are text, or None for `none`. Raises EnvironmentSetupError for a flag without a value.
-    """
-    parser = make_parser(command, environment, shows_all="--help-all" in arguments)
-    found, words = parser.parse_known_args(arguments)
-    return vars(found), list(problems_of_words(words, [*settings(environment), "config"]))
-
-
-def problems_of_words(words: Sequence[str], known: Collection[str]) -> Iterator[str]:
-    """A line for each unknown flag, and for a word at the beginning that belongs to no flag.
-
-    Other words are not repeated: after an unknown flag, or after a name without dashes, a word may be an API key.
-    """
-    for position, word in enumerate(words):
-        name = word.partition("=")[0]
-        if name.startswith("--"):
-            yield unknown_setting(name.removeprefix("--"), known)
-        elif position == 0:
-            yield f"Expected --NAME VALUE, got {name!r}."
-
-
-def unknown_setting(name: str, known: Collection[str]) -> str:
-    """The line about a name that is no setting, which suggests names of the same section, or any names if it has none.
-
-    Names are compared without their section, because a section in common would make all of them similar.
-    """
-    section, separator, key = name.partition(".")
-    if separator and name in known:
-        return f"Expected {key} in the section {section} of the file, got {name!r} outside of the sections."
-    prefix = section + separator
-    of_section = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
-    if separator and of_section:
-        return f"{section}: {unknown_name('setting', key, of_section, SETTINGS_ARE_LISTED)}"
-    return str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
 
 
 def config_class(environment: Any) -> type[BaseEnvConfig]:
@@ -291,35 +161,6 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    _add_general_flags(parser, command)
-    own_group = parser.add_argument_group("tasks, scoring, evaluation, files")
-    run_group = parser.add_argument_group("settings of Atropos")
-    server_group = parser.add_argument_group("the inference server")
-    start = start_values(command, environment)
-    usual = ATROPOS_RESULTS | environment.config_init()[0].model_fields_set
-    for name, field in settings(environment).items():
-        section, _, key = name.rpartition(".")
-        is_shown = shows_all or not _is_left_out(command, key)
-        if section == "openai":
-            group = server_group
-        elif section == "env" and key not in BaseEnvConfig.model_fields:
-            group = own_group
-        else:
-            group = run_group
-            is_shown = is_shown and (shows_all or key in usual)
-        default = start.get(section, {}).get(key, field.default)
-        _add_setting(
-            group,
-            name,
-            field,
-            help_of(field, default) if is_shown else argparse.SUPPRESS,
-        )
-    for name in WITHOUT_EFFECT.keys() - settings(environment):
-        parser.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
-    return parser
-
-
-def _add_general_flags(parser: Parser, command: str) -> None:
     parser.add_argument("--help-all", action="help", help="print all settings and exit")
     parser.add_argument(
         "--verbose",
@@ -335,11 +176,24 @@ def _add_general_flags(parser: Parser, command: str) -> None:
     if command == "evaluate":
         resume_help = "resume the evaluation in this folder, with the settings that it was started with"
         files.add_argument("--resume", metavar="FOLDER", help=resume_help)
-
-
-def _is_left_out(command: str, key: str) -> bool:
-    patterns = RARELY_SET + UNUSED[command]
-    return any(fnmatch(key, pattern) for pattern in patterns)
+    own_group = parser.add_argument_group("tasks, scoring, evaluation, files")
+    atropos_group = parser.add_argument_group("settings of Atropos")
+    server_group = parser.add_argument_group("the inference server")
+    start = start_values(command, environment)
+    for full_name, field in settings(environment).items():
+        section, _, name = full_name.rpartition(".")
+        if section == "openai":
+            group = server_group
+        elif section == "env" and name not in BaseEnvConfig.model_fields:
+            group = own_group
+        else:
+            group = atropos_group
+        help_text = argparse.SUPPRESS
+        if shows_all or is_shown(name, field, command):
+            default = start.get(section, {}).get(name, field.default)
+            help_text = help_of(field, default)
+        _add_setting(group, full_name, field, help_text)
+    return parser
 
 
 def help_of(field: FieldInfo, default: Any) -> str:
@@ -388,7 +242,7 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
             data = yaml.safe_load(file)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         # PyYAML reads some values, such as dates, without its own errors.
         raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     sections = dict(data) if isinstance(data, dict) else {"env": data}
@@ -425,56 +279,63 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     return {"env": values, "openai": _plain(server)}
 
 
-class Sections(BaseModel):
-    """All settings of a run, except the settings of the environment, whose class is not known here."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-    openai: list[Server]
-    slurm: bool = False
-    """Whether environment is running on slurm or not."""
-    testing: bool = False
-    """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
-
-
-def settings_of_run(
-    command: str, environment: Any, flags: Mapping[str, Any], problems: Sequence[str], start: Mapping[str, Any]
-) -> Any:
+def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], words: Sequence[str]) -> Any:
     """The settings, with attributes named like the sections of a file. No servers means the servers of the class.
 
-    Logs a warning about names without effect. Raises EnvironmentSetupError with the lines of `problems`, which the
-    flags have, and a line for each unknown name and each invalid setting.
+    `flags` are values by the full names of settings: text, or None for `none`. `words` are the arguments that belong to
+    no setting. Logs a warning about names without effect. Raises EnvironmentSetupError with a line for each mistake.
     """
-    problems = list(problems)
-    env_flags = _section("env", flags)
-    server_flags = _section("openai", flags)
-    others = {name: value for name, value in flags.items() if not name.startswith(("env.", "openai."))}
-    path = others.pop("config", None)
-    if command == "evaluate" and "resume" in others:
-        folder = others.pop("resume")
-        path = Path(folder, SETTINGS)
-        env_flags.setdefault("data_dir_to_save_evals", folder)
-    file = read_yaml(None if path is None else Path(path))
+    problems = []
+    unknown = [word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")]
+    # Later words are not repeated: after an unknown flag, or after a name without dashes, a word may be an API key.
+    if words and not words[0].startswith("--"):
+        name = words[0].partition("=")[0]
+        problems.append(f"Expected --NAME VALUE, got {name!r}.")
 
+    given = _by_section(flags)
+    path = given[""].pop("config", None)
+    folder = given[""].pop("resume", None)
+    if folder is not None:
+        path = Path(folder, SETTINGS)
+        given["env"].setdefault("data_dir_to_save_evals", folder)
+    file = read_yaml(None if path is None else Path(path))
+    start = start_values(command, environment)
     servers = file["openai"] or _own_servers(environment)
-    if server_flags and len(servers) > 1:
+    if given["openai"] and len(servers) > 1:
         problems.append("With several servers, their settings cannot be given as flags.")
-    if server_flags and not servers:
+    if given["openai"] and not servers:
         servers = [{}]
-    servers = [start["openai"] | server | server_flags for server in servers]
-    env = file["env"] | env_flags
+    servers = [start["openai"] | server | given["openai"] for server in servers]
+    env = file["env"] | given["env"]
     if command != "serve" and servers and servers[0]["server_type"] == "openai":
         # Such a server exchanges text, so the number of tokens is only estimated.
         env.setdefault("tokenizer_name", "none")
-    values = file | others | {"env": start["env"] | env, "openai": servers}
-    known = list(settings(environment))
-    values, unknown = only_known(values, known)
-    for line in warnings_about(unknown):
-        logger.warning("%s", line)
-    for name in unknown:
-        if name not in WITHOUT_EFFECT:
-            problems.append(unknown_setting(name, [*known, "env", "openai"]))
-    return _validated(environment, values, problems)
+
+    known = [*settings(environment), "env", "openai", "config"]
+    values = _only_known("", file | given[""], known, unknown)
+    values["env"] = _only_known("env.", start["env"] | env, known, unknown)
+    values["openai"] = [_only_known("openai.", server, known, unknown) for server in servers]
+    for name in dict.fromkeys(unknown):
+        if name in SETTINGS_WITHOUT_EFFECT:
+            logger.warning("%s has no effect in this environment: %s.", name, SETTINGS_WITHOUT_EFFECT[name])
+        else:
+            problems.append(unknown_setting(name, known))
+    model = create_model("Settings", __base__=Sections, env=config_class(environment))
+    try:
+        validated = model.model_validate(values)
+    except ValidationError as error:
+        problems += problems_of(error)
+    if problems:
+        raise EnvironmentSetupError("\n".join(problems))
+    return validated
+
+
+def _by_section(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    sections: dict[str, dict[str, Any]] = {"env": {}, "openai": {}, "": {}}
+    for full_name, value in flags.items():
+        section, _, name = full_name.rpartition(".")
+        sections[section][name] = value
+    return sections
 
 
 def _own_servers(environment: Any) -> list[dict[str, Any]]:
@@ -488,67 +349,36 @@ def _plain(server: BaseModel) -> dict[str, Any]:
     return server.model_dump(mode="json", include=set(Server.model_fields))
 
 
-def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    prefix = f"{name}."
-    return {flag.removeprefix(prefix): value for flag, value in flags.items() if flag.startswith(prefix)}
-
-
-def only_known(values: Mapping[Any, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """The sections without the names that are no settings, and these names in full. Each name is there once."""
-    others = {name: value for name, value in values.items() if name not in ("env", "openai")}
-    kept, unknown = _split("", others, [name for name in known if "." not in name])
-    kept["env"], unknown_of_env = _split("env.", values["env"], known)
-    unknown += unknown_of_env
-    kept["openai"] = []
-    for server in values["openai"]:
-        kept_of_server, unknown_of_server = _split("openai.", server, known)
-        kept["openai"].append(kept_of_server)
-        unknown += unknown_of_server
-    return kept, list(dict.fromkeys(unknown))
-
-
-def _split(prefix: str, values: Mapping[Any, Any], known: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+def _only_known(prefix: str, values: Mapping[Any, Any], known: Collection[str], unknown: list[str]) -> dict[str, Any]:
+    """The values that are settings. Adds the full names of all others to `unknown`."""
     kept = {}
-    unknown = []
     for name, value in values.items():
         full_name = f"{prefix}{name}"
-        if full_name in known:
+        if full_name in known and "." not in str(name):
             kept[name] = value
         else:
             unknown.append(full_name)
-    return kept, unknown
+    return kept
 
 
-def _validated(environment: Any, values: Mapping[str, Any], problems: Sequence[str]) -> Any:
-    model = create_model("Settings", __base__=Sections, env=config_class(environment))
-    lines = list(problems)
-    try:
-        validated = model.model_validate(values)
-    except ValidationError as error:
-        lines += problems_of(error)
-    if lines:
-        raise EnvironmentSetupError("\n".join(dict.fromkeys(lines)))
-    return validated
+def unknown_setting(name: str, known: Collection[str]) -> str:
+    """The line about a name that is no setting, which suggests names of the same section, or any names if it has none.
 
-
-def problems_of(error: ValidationError) -> Iterator[str]:
-    """A line for each problem: the name, what was expected, and the value unless it may be or hold a key."""
-    for problem in error.errors(include_url=False):
-        path = [part for part in problem["loc"] if isinstance(part, str)]
-        name = ".".join(path)
-        message = problem["msg"].removeprefix("Value error, ")
-        if "got " in message or name == KEY or isinstance(problem["input"], Mapping):
-            yield f"{name}: {message}"
-        else:
-            yield f"{name}: {message}, got {problem['input']!r}"
+    Names are compared without their section, because a section in common would make all of them similar.
+    """
+    section, separator, key = name.partition(".")
+    if separator and name in known:
+        return f"Expected {key} in the section {section} of the file, got {name!r} outside of the sections."
+    prefix = section + separator
+    of_section = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
+    if separator and of_section:
+        return f"{section}: {unknown_name('setting', key, of_section, SETTINGS_ARE_LISTED)}"
+    return str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
 
 
 def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     config = settings.env
-    if settings.testing:
-        # Before the environment is made, because it loads a tokenizer, possibly from the hub.
-        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
     if settings.slurm and "SLURM_JOB_NODELIST" not in os.environ:
         raise EnvironmentSetupError("slurm is on, but this is no SLURM job: SLURM_JOB_NODELIST is not set.")
     if command == "process" and config.total_steps < 1:
@@ -574,13 +404,19 @@ def _check_output_paths(command: str, config: Any) -> None:
         check_folder("env.data_dumps_dir", config.dumps_folder)
 
 
-def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    """One line with the settings that are not the command's defaults."""
-    changed = _changed("env", settings["env"], start["env"])
-    for server in settings["openai"]:
+def log_settings(settings: BaseModel, start: Mapping[str, Any], *, is_verbose: bool) -> str:
+    """Log the settings that differ from the command's defaults, or all settings. Returns all settings as YAML."""
+    shown = without_keys(settings)
+    as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
+    if is_verbose:
+        logger.info("All settings:\n%s", as_yaml)
+        return as_yaml
+    changed = _changed("env", shown["env"], start["env"])
+    for server in shown["openai"]:
         changed += _changed("openai", server, start["openai"])
     listed = ", ".join(changed) or "none"
-    return f"Settings other than the defaults: {listed}. (--verbose logs all settings.)"
+    logger.info("Settings other than the defaults: %s. (--verbose logs all settings.)", listed)
+    return as_yaml
 
 
 def _changed(section: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:

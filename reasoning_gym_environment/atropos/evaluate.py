@@ -86,7 +86,7 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
         logger.info("%s", env.run.evaluator.plan(questions, answers))
         preflight.begin_wandb_run(config)
         started = time.time()
-        ask = QuestionsOfHook(env)
+        ask = QuestionsOfHook(env, questions)
         samples = await env.run.evaluator.samples(questions, answers, ask=ask, show_progress=True)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
@@ -141,7 +141,7 @@ async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     step = run.state.step
     started = time.time()
     with AnswerLog(None, {}) as answers:
-        samples = await run.evaluator.samples(questions, answers, ask=QuestionsOfHook(env))
+        samples = await run.evaluator.samples(questions, answers, ask=QuestionsOfHook(env, questions))
     results = summarise(samples)
     logger.info("%s", result_line(results, questions.manifest))
     if run.config.data_dir_to_save_evals is not None:

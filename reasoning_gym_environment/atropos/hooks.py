@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from atroposlib.envs.base import ScoredDataGroup
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
-from ..config import ReasoningGymEnvConfig
 from ..inference.client import InferenceClient
 from ..inference.prompts import TokenBudget
 from ..items import Item, TestItem
 from ..pipeline import GroupPipeline
 from ..run import Run
+from ..settings.environment import ReasoningGymEnvConfig
 from ..trainer.group_file import GroupSink
 
 DROPPED_BY_SUBCLASS = "postprocess_histories returned no group"

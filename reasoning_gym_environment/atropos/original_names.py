@@ -1,7 +1,8 @@
-"""Names of the original environment and of Atropos that have no effect here, with what takes their place.
+"""Names of the original environment, of Atropos and of its trainers that have no effect here, and what to use instead.
 
 A subclass that was written for the original may override such a method, or read such an attribute. Overriding one is a
 warning at the start, because it would be ignored in silence. Reading one is an AttributeError that names the remedy.
+A setting without effect is a warning.
 """
 
 from __future__ import annotations
@@ -60,6 +61,31 @@ ATTRIBUTES = {
     "failed_save_file_batch_num": _DUMPS,
 }
 """Attributes of the original environment that do not exist here."""
+
+SETTINGS_WITHOUT_EFFECT = {
+    # Flags of Atropos' commands.
+    "max_n_completions": "the first request to a server shows how many completions it returns at once",
+    "proxy_url": "requests go directly to the servers under openai",
+    # Configs of tinker-atropos.
+    "tinker": "only the trainer reads this section; its inference server needs openai.server_type sglang",
+    "openai.weight": "the server with the most free places gets the next request; limit a server with "
+    "openai.num_max_requests_at_once",
+    # Teacher distillation, which other environments inherit.
+    "teacher": "this environment has no teacher model",
+    "env.teacher_enabled": "this environment has no teacher model",
+    "env.teacher_top_k": "this environment has no teacher model",
+    # Published configs of other environments.
+    "env.start_tok_length": "use env.max_token_length",
+    "openai.max_tokens": "use env.max_token_length",
+    "openai.temperature": "use env.train_temperature and env.eval_temperature",
+    "openai.top_p": "use env.train_top_p",
+}
+"""Names that published configs and scripts contain, with an explanation for the user. Atropos ignores them silently in
+a file. Here they cause a warning instead of an error, so that the file of a trainer also works for the environment.
+
+A name belongs here only if ignoring it sends no request elsewhere: the sections `server` and `server_configs` of some
+environments name inference servers, so they stay errors.
+"""
 
 
 def warn_of_unused_overrides(cls: type, ours: type) -> None:

@@ -21,7 +21,6 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
 from atroposlib.envs.server_handling import sglang_server, vllm_server
 from transformers import AutoTokenizer
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import (
     EnvironmentSetupError,
     InferenceError,
@@ -36,9 +35,11 @@ from ..inference.prompts import (
     TokenBudget,
     build_messages,
 )
-from ..inference.server_types import NO_SERVER_IN_TESTING, HarnessAdapter
-from ..inference.servers import ServerAdapter
+from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
+from ..settings.environment import ReasoningGymEnvConfig
+from ..settings.servers import PLACEHOLDER
+from ..utils.http import NoAnswerError, exchange
 from ..utils.logs import add_default_handler, has_own_handler
 from ..utils.resilience import Outage, with_deadline
 
@@ -48,9 +49,6 @@ ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
-PLACEHOLDER = "x"
-"""The key of the default settings, which is none."""
-
 RETRY_S = 2.0
 
 MOST_OPEN_FILES = 65_536
@@ -198,7 +196,7 @@ def first_request(
 
 def refuse_testing(inference: InferenceClient) -> None:
     """Raise EnvironmentSetupError if a test harness replaces the servers, before anything is requested or opened."""
-    if any(isinstance(adapter, HarnessAdapter) for adapter in inference.adapters):
+    if any(type(adapter) is ServerAdapter for adapter in inference.adapters):
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
 
@@ -329,13 +327,11 @@ async def _probe(url: str) -> str | None:
     """
     timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url) as response,
-        ):
-            return f"{url} answers {response.status}" if response.status >= 502 else None
-    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-        return f"{url}: {str(error) or type(error).__name__}"
+        async with aiohttp.ClientSession() as session:
+            answer = await exchange(session, "GET", url, timeout=timeout)
+    except NoAnswerError as error:
+        return f"{url}: {error}"
+    return f"{url} answers {answer.status}" if answer.status >= 502 else None
 
 
 async def _wait_until_reachable(urls: list[str]) -> None:

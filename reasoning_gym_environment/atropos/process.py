@@ -20,10 +20,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..items import group_of
 from ..records import Group, to_json
+from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.json_lines import AppendLog, described, open_groups
 from ..storage.patient_writer import PatientWriter
 from ..tasks import reasoning_gym_source as library

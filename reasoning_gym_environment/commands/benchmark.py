@@ -23,7 +23,7 @@ from ..integrations.recipe import Recipe
 from ..records import Problem
 from ..sampling.seeds import question_digest
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import folder_name, printable
+from ..utils.terminal import path_name, printable
 from .dataset_folder import CARD
 from .item_formats import DATA_FILES
 
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         required=True,
-        type=folder_name,
+        type=path_name,
         metavar="FOLDER",
         help="a folder of `export --items eval`, in the format hf or trl: make its questions again, and exit with 1 if "
         "one of them differs",
@@ -139,6 +139,6 @@ async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> tuple[list[Pro
 async def _outcome(recipe: Recipe, tasks: Tasks) -> PromptedProblem | str:
     """The item, or the reason why there is none."""
     try:
-        return await recipe.make_async(tasks)
+        return await recipe.make(tasks)
     except (GenerationError, UnknownNameError) as error:
         return str(error)

@@ -35,7 +35,7 @@ from ..report.load import DumpedGroup, files_of, group_in
 from ..sampling.seeds import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import folder_name, path_name, positive, share, whole
+from ..utils.terminal import path_name, positive, share, whole
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="dumps, and groups of process: files or folders",
     )
-    add("--to", required=True, metavar="FOLDER", type=folder_name, help="a new folder")
+    add("--to", required=True, metavar="FOLDER", type=path_name, help="a new folder")
     add(
         "--format",
         choices=[*FORMATS, *ITEM_FORMATS],

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..settings import EvaluationSettings
+from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import positive, share, whole
 from .dataset_folder import write_card

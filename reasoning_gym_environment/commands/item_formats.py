@@ -17,8 +17,7 @@ from typing import Any, Literal
 from ..api import PromptedProblem
 from ..errors import EnvironmentSetupError
 from ..inference.prompts import as_dicts
-from ..integrations.recipe import Recipe
-from ..integrations.rows import RECIPE
+from ..integrations.recipe import RECIPE, Recipe
 from ..records import to_json
 
 Row = dict[str, Any]

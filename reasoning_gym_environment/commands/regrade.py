@@ -34,19 +34,16 @@ from ..records import Completion, FormatFailure, Outcome, Problem, to_json
 from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
-from ..scoring.scorer import (
-    base_reward,
-    neutral_if_unscored,
-    score_with_retry,
-)
-from ..settings import TasksSettings, checked
+from ..scoring.rewards import base_reward, neutral_if_unscored
+from ..scoring.scorer import score_with_retry
+from ..settings.components import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
-from ..utils.terminal import Output, folder_name, path_name, print_table, printable
+from ..utils.terminal import Output, path_name, print_table, printable
 from .options import add_task_modules
 
 FOLDER_SUFFIX = ".regraded"
@@ -99,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--to",
-        type=folder_name,
+        type=path_name,
         metavar="FOLDER",
         help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
     )

@@ -4,8 +4,7 @@
 
 The same settings give the same questions, without repetition, in every run and on every instance. The search draws
 items until enough of them are held out (see `is_held_out`). Therefore no training run asks any of these questions,
-whatever its settings. The question cache remembers the numbers of the held-out draws, so that a later run makes one
-item for each question instead of ten.
+whatever its settings. The search makes about ten items for each question.
 
 The presets easy and hard are the configs of the published results of nine models (reasoning-gym-eval). These models
 were sampled at temperature 0.6 with another prompt, and scored by the verifiers of several releases of
@@ -21,25 +20,23 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tqdm import tqdm
 
-from .. import __version__
-from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
+from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
 from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
-from ..settings import EvaluationSettings
+from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
-from .question_cache import QuestionCache, RememberedDraws
 
 logger = logging.getLogger(__name__)
 
@@ -188,12 +185,10 @@ async def build_eval_set(
     *,
     show_progress: bool = False,
     at_once: int = AT_ONCE,
-    cache: QuestionCache | None = None,
 ) -> EvalSet:
     """Make the questions of every chosen task, at most `at_once` items at the same time, and log what is missing.
 
-    With a `cache`, only the first run searches the held-out questions of a task. Raises EnvironmentSetupError if there
-    is no question at all.
+    Raises EnvironmentSetupError if there is no question at all.
     """
     start = time.monotonic()
     per_task = settings.num_eval_samples_per_task
@@ -211,7 +206,7 @@ async def build_eval_set(
         tasks,
         complexity,
     )
-    search = QuestionSearch(maker, settings, version, rule, asyncio.Semaphore(at_once), cache)
+    search = QuestionSearch(maker, settings, rule, asyncio.Semaphore(at_once))
     found = await _search_all(search, difficulties, show_progress=show_progress)
     problems: list[Problem] = []
     for task, questions in found.items():
@@ -252,14 +247,14 @@ async def _search_all(
     show_progress: bool,
 ) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
-    total = len(difficulties) * search.settings.num_eval_samples_per_task
+    searches: dict[str, asyncio.Future[FoundQuestions]] = {}
+    for task, difficulty in difficulties.items():
+        searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
     disable = None if show_progress else True
-    with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
-        search.on_found = bar.update
-        searches: dict[str, asyncio.Future[FoundQuestions]] = {}
-        for task, difficulty in difficulties.items():
-            searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
-        progress = asyncio.ensure_future(_log_progress(search, searches, total)) if bar.disable else None
+    with tqdm(total=len(searches), desc="evaluation set", unit="task", disable=disable) as bar:
+        for running in searches.values():
+            running.add_done_callback(lambda _: bar.update())
+        progress = asyncio.ensure_future(_log_progress(searches)) if bar.disable else None
         try:
             await asyncio.gather(*searches.values())
         finally:
@@ -267,94 +262,32 @@ async def _search_all(
     return {task: finished.result() for task, finished in searches.items()}
 
 
-async def _log_progress(search: QuestionSearch, searches: Mapping[str, asyncio.Future[Any]], total: int) -> None:
+async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
     while True:
         await asyncio.sleep(LOG_PROGRESS_S)
         unfinished = [task for task, running in searches.items() if not running.done()]
-        names = ", ".join(unfinished[:5])
-        if len(unfinished) > 5:
-            names += ", ..."
         logger.info(
-            "Made %d of %d held-out questions. Unfinished: %s.",
-            search.count,
-            total,
-            names,
+            "The held-out questions of %d of %d tasks are made. The next unfinished task is %s.",
+            len(searches) - len(unfinished),
+            len(searches),
+            unfinished[0],
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class QuestionSearch:
     """Draws items of each task and keeps the first suitable items. The index of an item is the number of its draw.
 
-    The questions of a task do not depend on other tasks, and a larger set of questions begins with the smaller set. The
-    search calls `on_found` after every question that it finds, and `count` is their number.
+    The questions of a task do not depend on other tasks, and a larger set of questions begins with the smaller set.
     """
 
     maker: ItemMaker
     settings: EvaluationSettings
-    version: str
     rule: Rule
     slots: asyncio.Semaphore
-    cache: QuestionCache | None
-    count: int = 0
-    crashed: set[str] = field(default_factory=set)
-    """Tasks with an item that is missing because its workers died. Another run may be able to make it."""
-    on_found: Callable[[], Any] = lambda: None
 
     async def questions(self, task: str, difficulty: Difficulty) -> FoundQuestions:
         """The first suitable items. With the rule "content", they are held out and differ from each other."""
-        if self.cache is None:
-            return await self._search(task, difficulty)
-        key = self._cache_key(task, difficulty)
-        remembered = self.cache.read(task, key)
-        if remembered is not None:
-            problems = await self._remake(task, difficulty, remembered)
-            if problems:
-                return FoundQuestions(problems)
-        found = await self._search(task, difficulty)
-        if not found.why_fewer and task not in self.crashed:
-            draws = [(problem.index, question_digest(problem.question)) for problem in found.problems]
-            self.cache.write(task, key, RememberedDraws(draws=draws))
-        return found
-
-    def _cache_key(self, task: str, difficulty: Difficulty) -> dict[str, Any]:
-        """Everything that determines the questions of this task."""
-        if isinstance(difficulty, Level):
-            config = difficulty.config
-        elif difficulty is None:
-            config = config_of(task, self.maker.catalog[task].overrides)
-        else:
-            config = difficulty
-        return {
-            "release": __version__,
-            "reasoning-gym": self.version,
-            "task": task,
-            "config": dict(config),
-            "seed": self.settings.eval_seed,
-            "count": self.settings.num_eval_samples_per_task,
-            "rule": self.rule,
-            # This setting determines which draws give no item.
-            "verification": self.settings.verification,
-        }
-
-    async def _remake(self, task: str, difficulty: Difficulty, remembered: RememberedDraws) -> list[Problem] | None:
-        """Make the items of the remembered draws again. Returns None unless each has the remembered question."""
-        indices = [index for index, _ in remembered.draws]
-        digests = [digest for _, digest in remembered.draws]
-        items = await self._draw(task, difficulty, indices)
-        problems = [problem for problem in items if problem is not None]
-        found_digests = [question_digest(problem.question) for problem in problems]
-        if found_digests != digests or len(digests) != self.settings.num_eval_samples_per_task:
-            logger.warning(
-                "The remembered questions of %s are outdated. Searching its questions again.",
-                task,
-            )
-            return None
-        for _ in problems:
-            self._count_found()
-        return problems
-
-    async def _search(self, task: str, difficulty: Difficulty) -> FoundQuestions:
         found: list[Problem] = []
         seen: set[str] = set()
         draws = 0
@@ -375,7 +308,6 @@ class QuestionSearch:
                 if self.rule == "published" or is_held_out(problem.question):
                     last_found = draws
                     found.append(problem)
-                    self._count_found()
                 if len(found) == self.settings.num_eval_samples_per_task:
                     return FoundQuestions(found)
         why_fewer = (
@@ -384,11 +316,7 @@ class QuestionSearch:
         )
         return FoundQuestions(found, why_fewer)
 
-    def _count_found(self) -> None:
-        self.count += 1
-        self.on_found()
-
-    async def _draw(self, task: str, difficulty: Difficulty, indices: Iterable[int]) -> list[Problem | None]:
+    async def _draw(self, task: str, difficulty: Difficulty, indices: range) -> list[Problem | None]:
         """Make the items with these numbers concurrently. None stands for an item that could not be made."""
         items = []
         for index in indices:
@@ -404,8 +332,6 @@ class QuestionSearch:
                 # A single late item on a busy machine must not change the set and its manifest.
                 return await self._make(place, difficulty)
         except GenerationError as error:
-            if isinstance(error, GenerationCrashedError):
-                self.crashed.add(place.task)
             logger.debug(
                 "Item %d of %s is not used for the evaluation: %s",
                 place.index,

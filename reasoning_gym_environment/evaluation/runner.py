@@ -27,8 +27,9 @@ from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import RequestParameters, build_messages
 from ..records import Completion, Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
-from ..scoring.scorer import Scorer, base_reward, score_with_retry
-from ..settings import PartialCredit
+from ..scoring.rewards import base_reward
+from ..scoring.scorer import Scorer, score_with_retry
+from ..settings.components import PartialCredit
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..storage.patient_writer import PatientWriter
 from ..utils.resilience import cancel_and_wait

@@ -29,6 +29,7 @@ from ..errors import (
     RequestRefusedError,
     RequestTimeoutError,
     ServerBusyError,
+    UnavailableError,
 )
 from ..records import MASKED, Completion
 from ..utils.clock import now
@@ -53,14 +54,17 @@ REFUSED_PROMPTS = 3
 REFUSED_FOR_S = 1800.0
 """Servers that have answered before may refuse prompts for this long: a proxy refuses them while a model loads."""
 
-REFUSED_PAUSE_S = 300.0
-"""After this long without a refusal, earlier refusals do not count: what the servers do in between is unknown."""
-
 LARGEST_LOGPROB = 1e-3
 """Log probabilities are rounded, so slightly positive values are accepted."""
 
 SMALLEST_LOGPROB = -3.4e38
 """Trainers read log probabilities as 32-bit floats, in which smaller values are infinite."""
+
+NEVER_REPEATED = (RequestRefusedError, RequestTimeoutError, UnavailableError)
+"""Failures after which a request is not repeated.
+
+After a timeout another item is tried: its answer shows whether the server or the first item was the cause.
+"""
 
 TrainerStep = Callable[[], int | None]
 """Returns the trainer's current step, or None without a trainer."""
@@ -88,9 +92,8 @@ class InferenceClient:
         # Each prompt is rendered twice: to see whether its item fits, and for the request.
         self._rendered = lru_cache(maxsize=64)(partial(render, tokenizer))
         self._refused: set[str] = set()
-        """The prompts that the servers refused since their last answer, without a long pause."""
+        """The prompts that the servers refused since their last answer."""
         self._refused_since = 0.0
-        self._last_refusal = 0.0
         self._was_answered = False
 
     @property
@@ -174,19 +177,25 @@ class InferenceClient:
         self, prompt: Prompt, parameters: RequestParameters, step: TrainerStep
     ) -> list[Completion]:
         completions: list[Completion] = []
-        missing = parameters.n
+        failed: InferenceError | None = None
+        failures = 0
         # Received completions cost money, so further requests only ask for missing completions.
-        while missing > 0:
-            failed: InferenceError | None = None
-            async for attempt in self.servers.policy.attempts():
-                with attempt:
-                    try:
-                        answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
-                    except InferenceError as error:
-                        failed = error
-                        raise
-            completions += answered[:missing]
+        while len(completions) < parameters.n:
             missing = parameters.n - len(completions)
+            try:
+                answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
+            except NEVER_REPEATED:
+                raise
+            except InferenceError as error:
+                failed = error
+                failures += 1
+                if failures == self.servers.policy.tries:
+                    raise
+                await asyncio.sleep(self.servers.policy.pause_s(failures))
+            else:
+                completions += answered[:missing]
+                failed = None
+                failures = 0
         return completions
 
     async def _request(
@@ -214,16 +223,12 @@ class InferenceClient:
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
         """Raise EnvironmentSetupError if the servers have refused so many prompts that none will be accepted."""
-        refused_at = now()
-        if refused_at - self._last_refusal > REFUSED_PAUSE_S:
-            self._refused.clear()
         if not self._refused:
-            self._refused_since = refused_at
-        self._last_refusal = refused_at
+            self._refused_since = now()
         self._refused.add(prompt.text)
         # A server that has answered may be starting again behind its proxy.
         patience_s = REFUSED_FOR_S if self._was_answered else 0.0
-        waited_s = refused_at - self._refused_since
+        waited_s = now() - self._refused_since
         if len(self._refused) >= REFUSED_PROMPTS and waited_s >= patience_s:
             raise EnvironmentSetupError(error.advice) from error
 

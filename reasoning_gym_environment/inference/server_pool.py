@@ -20,12 +20,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import tenacity
-
 from ..errors import (
     InferenceError,
-    RequestRefusedError,
-    RequestTimeoutError,
     ServerBusyError,
     UnavailableError,
 )
@@ -44,27 +40,16 @@ SILENT_S = 60.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often the client tries a request. The pauses are random, with a mean that doubles. Outages use them too."""
+    """How often the client tries a request, and the pauses of repeated requests and of outages."""
 
     tries: int = 5
     first_delay_s: float = 1.0
     max_delay_s: float = 30.0
 
-    def attempts(self) -> tenacity.AsyncRetrying:
-        """For `async for attempt in policy.attempts()`. A request that the server refuses is not repeated."""
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_may_be_repeated),
-            stop=tenacity.stop_after_attempt(self.tries),
-            wait=tenacity.wait_random_exponential(multiplier=self.first_delay_s / 2, max=self.max_delay_s / 4),
-            reraise=True,
-        )
-
-
-def _may_be_repeated(error: BaseException) -> bool:
-    # A timeout lets another item try: its answer shows whether the server or the first item was the cause.
-    if isinstance(error, (RequestRefusedError, RequestTimeoutError, UnavailableError)):
-        return False
-    return isinstance(error, InferenceError)
+    def pause_s(self, failures: int) -> float:
+        """A random pause after this many failures of a request in a row. Its mean doubles with each failure."""
+        longest = self.first_delay_s * 2 ** (failures - 2)
+        return random.uniform(0.0, min(longest, self.max_delay_s / 4))
 
 
 class ServerState:

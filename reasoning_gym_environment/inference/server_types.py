@@ -9,6 +9,7 @@ openai               /v1/chat/completions                                     no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import EnvironmentSetupError, RequestRefusedError
@@ -16,15 +17,6 @@ from .prompts import Prompt, RequestParameters
 from .servers import MAY_DEPEND_ON_FORM, RawCompletion, Reply, ServerAdapter
 
 NO_SUCH_ENDPOINT = (404, 405)
-
-NO_SERVER_IN_TESTING = (
-    "testing is on, so Atropos replaces the inference servers by a test harness, and no completions can be requested. "
-    "Turn it off, and set openai.base_url to a mock server on this machine, such as the demo's server in "
-    "testing/inference_server.py."
-)
-"""The error of everything that needs completions. Atropos' harness has neither the health nor the semaphores that its
-own manager of servers reads, so no environment gets completions from it.
-"""
 
 WHOLE_DISTRIBUTION = {
     "top_p": 1.0,
@@ -67,7 +59,7 @@ class VllmAdapter(ServerAdapter):
             "logprobs": 0,
             "prompt": {"prompt_token_ids": prompt.tokens},
         }
-        return await self._read(f"{self.root}/generate", request, prompt)
+        return await self._read(f"{self.root}/generate", request, _of_lists)
 
     async def _complete(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """With the endpoint of stock vLLM."""
@@ -79,28 +71,26 @@ class VllmAdapter(ServerAdapter):
             "prompt": prompt.tokens,
             "return_token_ids": True,
         }
-        return await self._read(f"{self.root}/v1/completions", request, prompt)
-
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        if "choices" in reply:
-            return _of_choices(reply["choices"])
-        rows = zip(reply["logprobs"], reply["finish_reasons"], strict=True)
-        return Reply([_of_id_logprobs(row, reason) for row, reason in rows])
+        return await self._read(f"{self.root}/v1/completions", request, _of_choices)
 
 
-def _of_id_logprobs(row: list[Any], reason: Any) -> RawCompletion:
-    """`row` has a list with a single mapping {token id: log probability} for each token."""
-    ids = []
-    logprobs = []
-    for position in row:
-        [(token, logprob), *_] = position[0].items()
-        ids.append(int(token))
-        logprobs.append(logprob)
-    return RawCompletion(reason, ids, logprobs)
-
-
-def _of_choices(choices: list[Any]) -> Reply:
+def _of_lists(reply: Any) -> Reply:
+    """`logprobs` has, for each token of a completion, a list with a single mapping {token id: log probability}."""
     completions = []
+    for row, reason in zip(reply["logprobs"], reply["finish_reasons"], strict=True):
+        ids = []
+        logprobs = []
+        for position in row:
+            [(token, logprob), *_] = position[0].items()
+            ids.append(int(token))
+            logprobs.append(logprob)
+        completions.append(RawCompletion(reason, ids, logprobs))
+    return Reply(completions)
+
+
+def _of_choices(reply: Any) -> Reply:
+    completions = []
+    choices = reply["choices"]
     for choice in choices:
         if choice.get("token_ids") is None:
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
@@ -122,22 +112,22 @@ class SglangAdapter(ServerAdapter):
             "sampling_params": sampling_params,
             "return_logprob": True,
         }
-        return await self._read(f"{self.root}/generate", request, prompt)
-
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        choices = reply if isinstance(reply, list) else [reply]
-        return Reply([_of_meta_info(choice["meta_info"]) for choice in choices])
+        return await self._read(f"{self.root}/generate", request, _of_meta_info)
 
 
-def _of_meta_info(meta: Mapping[str, Any]) -> RawCompletion:
+def _of_meta_info(reply: Any) -> Reply:
     """`output_token_logprobs` has [log probability, token id, text] for each token."""
-    tokens = meta["output_token_logprobs"]
-    ids = [token[1] for token in tokens]
-    logprobs = [token[0] for token in tokens]
-    reason = meta.get("finish_reason")
-    if isinstance(reason, dict):
-        reason = reason.get("type")
-    return RawCompletion(reason, ids, logprobs)
+    completions = []
+    for choice in reply if isinstance(reply, list) else [reply]:
+        meta = choice["meta_info"]
+        tokens = meta["output_token_logprobs"]
+        ids = [token[1] for token in tokens]
+        logprobs = [token[0] for token in tokens]
+        reason = meta.get("finish_reason")
+        if isinstance(reason, dict):
+            reason = reason.get("type")
+        completions.append(RawCompletion(reason, ids, logprobs))
+    return Reply(completions)
 
 
 class ChatAdapter(ServerAdapter):
@@ -181,12 +171,13 @@ class ChatAdapter(ServerAdapter):
         # For OpenAI's own servers, Atropos has set the other name.
         if "max_tokens" in request:
             request[limit_name] = request.pop("max_tokens")
-        return await self._read(f"{self.address}/chat/completions", request, prompt)
+        completions_in = partial(self._completions_in, thinking_opened=prompt.thinking_opened)
+        return await self._read(f"{self.address}/chat/completions", request, completions_in)
 
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+    def _completions_in(self, reply: Any, *, thinking_opened: bool) -> Reply:
         completions = []
         for choice in reply["choices"]:
-            text = _text_of(choice["message"], prompt.thinking_opened)
+            text = _text_of(choice["message"], thinking_opened)
             # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
             text = text.encode(errors="replace").decode()
             reason = choice.get("finish_reason")
@@ -222,26 +213,16 @@ def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
     return f"{opened}\n</think>\n{content}" if content else opened
 
 
-class HarnessAdapter(ServerAdapter):
-    """The harness with which Atropos replaces all servers if `testing` is on. It has no address."""
-
-    def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
-        super().__init__(server, tokenizer, context_length)
-        # Without these lines, the address would be that of OpenAI, as for a server without a base_url.
-        self.address = "the test harness of Atropos"
-        self.root = self.address
-
-    async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
-        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
-
-
 ADAPTERS: dict[str, type[ServerAdapter]] = {
     "VLLMServer": VllmAdapter,
     "SGLangServer": SglangAdapter,
     "OpenAIServer": ChatAdapter,
-    "ServerHarness": HarnessAdapter,
+    "ServerHarness": ServerAdapter,
 }
-"""The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type."""
+"""The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type.
+
+With `testing`, Atropos replaces all servers by its harness, which takes no requests.
+"""
 
 
 def adapters_of(servers: Iterable[Any], tokenizer: Any, context_length: int | None) -> list[ServerAdapter]:

@@ -12,25 +12,26 @@ at the start finds out. The report of any other refusal quotes the server and na
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 
 from ..errors import (
+    EnvironmentSetupError,
     InferenceError,
     RequestRefusedError,
     ServerBusyError,
     UnreadableReplyError,
 )
 from ..records import MIN_COMPLETION_TOKENS
+from ..utils.http import Answer, NoAnswerError, exchange
 from .prompts import Prompt, RequestParameters
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,16 @@ SAMPLING_REMEDY = (
 """The cause to check after a refusal with any other status."""
 
 
+NO_SERVER_IN_TESTING = (
+    "testing is on, so Atropos replaces the inference servers by a test harness, and no completions can be requested. "
+    "Turn it off, and set openai.base_url to a mock server on this machine, such as the demo's server in "
+    "testing/inference_server.py."
+)
+"""The error of everything that needs completions. Atropos' harness has neither the health nor the semaphores that its
+own manager of servers reads, so no environment gets completions from it.
+"""
+
+
 @dataclass(frozen=True)
 class RawCompletion:
     """A completion as the server returned it, unchecked. `text` is None if the server returned token ids."""
@@ -100,7 +111,9 @@ class Reply:
 
 
 class ServerAdapter:
-    """An inference server. Subclasses implement `sample` and `_completions_in`.
+    """An inference server. Subclasses implement `sample`.
+
+    Atropos' test harness has this class itself, because it takes no requests.
 
     `context_length` is the server's context in tokens. With None, `probe` and `find_context` query the server.
     """
@@ -115,7 +128,7 @@ class ServerAdapter:
     def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
         self._server = server
         self._tokenizer = tokenizer
-        # None for Atropos' test harness (HarnessAdapter).
+        # None for Atropos' test harness.
         self.config: Any = getattr(server, "config", None)
         base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
         self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")
@@ -153,57 +166,48 @@ class ServerAdapter:
 
     async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """The reply to one request. Raises InferenceError or a subclass of it."""
-        raise InferenceError("This server takes no requests.")
+        raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
-    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        """May raise any exception of MALFORMED for a reply of another shape."""
-        raise NotImplementedError
+    async def _read(self, url: str, request: Mapping[str, Any], completions_in: Callable[[Any], Reply]) -> Reply:
+        """Make a request, and read the completions in its reply.
 
-    async def _read(self, url: str, request: Mapping[str, Any], prompt: Prompt) -> Reply:
+        `completions_in` may raise any exception of MALFORMED for a reply of another shape. Raises InferenceError.
+        """
         timeout_s = self.config.timeout
         try:
-            status, text, headers = await self._exchange("POST", url, timeout_s, request)
-        except TimeoutError as error:
-            raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, openai.timeout") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise InferenceError(f"{self.address}: {_line(error)}") from error
-        if status >= 400:
-            raise self._error_of(status, text, headers)
+            answer = await self._exchange("POST", url, timeout_s, request)
+        except NoAnswerError as error:
+            reason = f"no answer within {timeout_s:g} s, openai.timeout" if error.is_late else str(error)
+            raise InferenceError(f"{self.address}: {reason}") from error
+        if answer.status >= 400:
+            raise self._error_of(answer)
         try:
-            return self._completions_in(json.loads(text), prompt)
+            return completions_in(json.loads(answer.text))
         except MALFORMED as error:
             # Some servers report an error with status 200.
-            found = sentence_in(text) or _line(error)
+            found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
             raise UnreadableReplyError(
                 f"{self.address}: the reply does not have the format of openai.server_type {self.config.server_type} "
                 f"({found}): check openai.base_url, which usually ends in /v1, and openai.server_type"
             ) from error
 
-    async def _exchange(
-        self, method: str, url: str, timeout_s: float, body: Any = None
-    ) -> tuple[int, str, Mapping[str, str]]:
-        """Status, text and headers of an answer. Connections are not reused, because a server may restart any time."""
+    async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> Answer:
+        """Make one request. Connections are not reused, because a server may restart any time."""
         headers = {"Authorization": f"Bearer {self.config.api_key}"} if self.config.api_key else {}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         # Providers may be behind a proxy of the environment. The user's own servers are addressed directly.
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=not self.has_tokens) as session,
-            session.request(method, url, json=body, headers=headers) as response,
-        ):
-            return (
-                response.status,
-                await response.text(errors="replace"),
-                response.headers,
-            )
+        async with aiohttp.ClientSession(trust_env=not self.has_tokens) as session:
+            return await exchange(session, method, url, timeout=timeout, json=body, headers=headers)
 
-    def _error_of(self, status: int, text: str, headers: Mapping[str, str]) -> InferenceError:
-        sentence = sentence_in(text) or "no explanation"
+    def _error_of(self, answer: Answer) -> InferenceError:
+        status = answer.status
+        sentence = sentence_in(answer.text) or "no explanation"
         message = f"{self.address} answers {status}: {sentence}"
         # OpenAI reports an empty account as a 429, which no waiting ends.
-        is_rate_limit = status == 429 and "insufficient_quota" not in text
-        is_overload = status == 503 and "Retry-After" in headers
+        is_rate_limit = status == 429 and "insufficient_quota" not in answer.text
+        is_overload = status == 503 and "Retry-After" in answer.headers
         if is_rate_limit or is_overload:
-            return ServerBusyError(message, pause_in(headers))
+            return ServerBusyError(message, pause_in(answer.headers))
         if status not in (*REFUSED, 429):
             return InferenceError(message)
         remedy = REMEDIES.get(status, SAMPLING_REMEDY)
@@ -264,9 +268,9 @@ class ServerAdapter:
     async def _context_of_model(self) -> int | None:
         """The context of our model at `/v1/models`: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""
         # An error is ignored here, because the request that follows reports it.
-        with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError, *MALFORMED):
-            _, text, _ = await self._exchange("GET", f"{self.root}/v1/models", timeout_s=10.0)
-            models = json.loads(text)["data"]
+        with contextlib.suppress(NoAnswerError, *MALFORMED):
+            answer = await self._exchange("GET", f"{self.root}/v1/models", timeout_s=10.0)
+            models = json.loads(answer.text)["data"]
             ours = [model for model in models if model["id"] == self.config.model_name]
             [model] = ours or models
             length = int(model.get("max_model_len") or model.get("context_length") or 0)
@@ -302,8 +306,3 @@ def pause_in(headers: Mapping[str, str]) -> float:
     except ValueError:
         return 0.0
     return min(LONGEST_PAUSE_S, max(0.0, seconds))
-
-
-def _line(error: BaseException) -> str:
-    first_line = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {first_line[:200]}"

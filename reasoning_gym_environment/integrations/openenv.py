@@ -68,42 +68,44 @@ class SharedQuestion:
 
 
 class SharedQuestions:
-    """Training questions that several sessions answer. The stream observes a group when its last session has finished.
+    """Training questions, each for one session or for several sessions that name the same group.
 
-    Any thread may call the methods, which wait for the stream.
+    The stream observes a question when its last session has finished. Any thread may call the methods, which wait for
+    the stream.
     """
 
     def __init__(self, stream: ItemStream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._incomplete: dict[str, SharedQuestion] = {}
-        """By name, the groups that further sessions will join."""
+        """By the name of the group, the questions that further sessions will join."""
 
     def join(self, name: str, size: int) -> SharedQuestion:
-        """The group of this name. Its first session draws the question. After its last session the name is free.
+        """The question of this group. Its first session draws the question. After its last session the name is free.
 
         Raises EnvironmentSetupError for a size below 1, or a size that differs from the first session's.
         """
         with self._lock:
-            group = self._incomplete.get(name)
-            expected = max(size, 1) if group is None else group.size
+            question = self._incomplete.get(name)
+            expected = max(size, 1) if question is None else question.size
             if size != expected:
                 raise EnvironmentSetupError(f"group_size of group {name}: expected {expected}, got {size}.")
-            if group is None:
-                group = SharedQuestion(self._stream.next(), size)
-                self._incomplete[name] = group
-            group.joined += 1
-            if group.joined == group.size:
+            if question is None:
+                question = SharedQuestion(self._stream.next(), size)
+                self._incomplete[name] = question
+            question.joined += 1
+            if question.joined == question.size:
                 del self._incomplete[name]
-        return group
+        return question
 
-    def finish(self, group: SharedQuestion, reward: float | None) -> None:
+    def finish(self, question: SharedQuestion, reward: float | None) -> None:
         """Count a session as finished. The reward is None if there is no score."""
         with self._lock:
-            group.rewards.append(reward)
-            is_complete = len(group.rewards) == group.size
-        if is_complete:
-            self._stream.observe(group.problem, group.rewards)
+            question.rewards.append(reward)
+            is_complete = len(question.rewards) == question.size
+        # The stream has drawn neither held-out questions nor questions with a seed.
+        if is_complete and question.problem.is_of_stream:
+            self._stream.observe(question.problem, question.rewards)
 
 
 class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
@@ -111,14 +113,13 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, tasks: Tasks, stream: ItemStream, groups: SharedQuestions, held_out: HeldOut) -> None:
+    def __init__(self, tasks: Tasks, stream: ItemStream, shared: SharedQuestions, held_out: HeldOut) -> None:
         super().__init__()
         self._tasks = tasks
         self._stream = stream
-        self._groups = groups
+        self._shared = shared
         self._held_out = held_out
-        self._group: SharedQuestion | None = None
-        """The open question."""
+        self._open: SharedQuestion | None = None
         self._state = State()
 
     async def reset_async(
@@ -141,16 +142,8 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         Raises EnvironmentSetupError for any other combination.
         """
         await asyncio.to_thread(self.close)
-        choice = {
-            "seed": seed,
-            "task": task,
-            "level": level,
-            "index": index,
-            "group": group,
-            "group_size": group_size,
-            **unknown,
-        }
-        given = {name for name, value in choice.items() if value not in (None, "")}
+        choice = {"seed": seed, "task": task, "level": level, "index": index, "group": group, "group_size": group_size}
+        given = {name for name, value in {**choice, **unknown}.items() if value not in (None, "")}
         if split == "eval" and given <= {"index"}:
             opened = SharedQuestion(await self._held_out_question(index))
         elif split != "train":
@@ -161,10 +154,10 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
             task = task or Random(seed).choice(self._tasks.names)
             opened = SharedQuestion(await self._tasks.draw_async(task, seed, level))
         elif group_size is not None and given == {"group", "group_size"}:
-            opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
+            opened = await asyncio.to_thread(self._shared.join, str(group), group_size)
         else:
             raise EnvironmentSetupError(EXPECTED)
-        self._group = opened
+        self._open = opened
         self._state = State(episode_id=episode_id or uuid.uuid4().hex)
         return _question(opened.problem)
 
@@ -176,27 +169,22 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
 
     async def step_async(self, action: Completion, timeout_s: float | None = None, **_: Any) -> Question:
         """Grade the answer. Raises EnvironmentSetupError if no question is open."""
-        group = self._group
-        if group is None:
+        question = self._open
+        if question is None:
             raise EnvironmentSetupError("no question is open: call reset first.")
-        [grade] = await self._tasks.grade_async(group.problem, [action.completion])
-        self._group = None
-        await asyncio.to_thread(self._groups.finish, group, grade.reward)
+        [grade] = await self._tasks.grade_async(question.problem, [action.completion])
+        self._open = None
+        await asyncio.to_thread(self._shared.finish, question, grade.reward)
         self._state.step_count = 1
         score = grade.score
-        return _question(
-            group.problem,
-            done=True,
-            reward=grade.reward,
-            outcome=score.outcome.value,
-            reason=score.why,
-        )
+        result = {"done": True, "reward": grade.reward, "outcome": score.outcome.value, "reason": score.why}
+        return _question(question.problem, **result)
 
     def close(self) -> None:
         """Finish an open question without a reward."""
-        if self._group is not None:
-            self._groups.finish(self._group, None)
-        self._group = None
+        if self._open is not None:
+            self._shared.finish(self._open, None)
+        self._open = None
 
     @property
     def state(self) -> State:

@@ -1,31 +1,45 @@
-"""The recipe of an item: what another process needs to make the same item again.
+"""The recipe of an item, from which another process makes the same item again, and grades for recipes.
 
     Problem ── Recipe.of ──> Recipe ── as_row ──> a dict of texts and numbers, in JSON lines or parquet
-    a row ── Recipe.from_row ──> Recipe ── make ──> the same problem, ready to be graded
+    a row ── Recipe.from_row ──> Recipe ── RecipeGrader ──> the same item, once for all its completions ──> grades
+    rows of `export --items`, completions ── grade_rows, row_rewards ──> a Grade or a reward for each
 
 JSON and parquet change the metadata of most items, so a row carries the recipe and not the item. The process that
-grades makes the item again. The digest of the question shows whether it is the same item.
+grades makes the item again. The digest of the question shows whether it is the same item. This module needs no trainer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import threading
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
-from ..api import PromptedProblem, Tasks
+from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
-from ..records import Problem, to_json
+from ..records import Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
+from ..utils.loop_thread import PerProcess
+
+__all__ = ["Recipe", "RecipeGrader", "grade_rows", "grader_for", "metrics_of", "row_rewards", "text_of"]
+
+logger = logging.getLogger(__name__)
 
 KEPT_ITEMS = 1024
-"""Items that `RecentItems` remembers."""
+"""Items that a `RecipeGrader` remembers."""
+
+GRADED_TOGETHER = 32
+"""Groups that are graded at the same time."""
+
+RECIPE = "recipe"
+"""The key of the recipe in the metadata of a row for NeMo Gym."""
+
+Row: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Recipe:
     level: int | None
     """None for an item that was made without levels."""
     question_digest: str
-    """Of `sampling.item_maker.question_digest`."""
+    """Of `sampling.seeds.question_digest`."""
 
     @classmethod
     def of(cls, problem: Problem) -> Recipe:
@@ -58,7 +72,7 @@ class Recipe:
         return asdict(self)
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Recipe:
+    def from_row(cls, row: Row) -> Recipe:
         """The recipe of a row, which may have more keys. Raises EnvironmentSetupError if it has no recipe."""
         try:
             level = row["level"]
@@ -79,25 +93,14 @@ class Recipe:
                 f"Expected a row of `export --items` with task, seed, config, level and question_digest: {error!r}."
             ) from error
 
-    def make(self, tasks: Tasks) -> PromptedProblem:
+    async def make(self, tasks: Tasks) -> PromptedProblem:
         """Make the item again.
 
         Raises UnknownNameError for a task that is not served, and GenerationError if the item cannot be made, or if
         this process makes another question.
         """
-        return self.checked(self.begin(tasks).result())
-
-    async def make_async(self, tasks: Tasks) -> PromptedProblem:
-        """Like `make`, for callers with an event loop."""
-        return self.checked(await asyncio.wrap_future(self.begin(tasks)))
-
-    def begin(self, tasks: Tasks) -> Future[PromptedProblem]:
-        """Begin to make the item. Its question is not checked yet. Raises UnknownNameError."""
         served = tasks.catalog[self.task]
-        return tasks.begin_to_make(served.name, self.seed, json.loads(self.config))
-
-    def checked(self, problem: PromptedProblem) -> PromptedProblem:
-        """The problem. Raises GenerationError if it has another question than the recipe."""
+        problem = await tasks.make_async(served.name, self.seed, json.loads(self.config))
         if question_digest(problem.question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
@@ -106,54 +109,78 @@ class Recipe:
         return problem
 
 
-class RecentItems:
-    """The items of the latest recipes. The completions of a group come one by one, and share an item.
+class RecipeGrader:
+    """Makes the items of recipes and grades their completions. Any thread may call the methods.
 
-    All callers of a recipe wait for the same item. After a failure, the next call tries again. Any thread may call both
-    methods.
+    The completions of a group often come one by one. They share the item, which is made once.
     """
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
-        self._lock = threading.Lock()
-        self._making: OrderedDict[Recipe, Future[PromptedProblem]] = OrderedDict()
+        self._thread = tasks._thread
+        self._making: OrderedDict[Recipe, asyncio.Task[PromptedProblem]] = OrderedDict()
 
-    def get(self, recipe: Recipe) -> PromptedProblem:
-        """The item. Raises what `Recipe.make` raises."""
-        return recipe.checked(self._begin(recipe).result())
+    def grade(self, recipe: Recipe, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
+        """Grade completions of a recipe, in order.
 
-    async def get_async(self, recipe: Recipe) -> PromptedProblem:
-        """Like `get`, for callers with an event loop."""
-        making = asyncio.wrap_future(self._begin(recipe))
+        If this process cannot make the item, the rewards are None, and the explanation of each score says why. Raises
+        UnknownNameError for a task that is not served.
+        """
+        return self._thread.run(self._grade(recipe, completions, thinking_opened))
+
+    async def grade_async(
+        self,
+        recipe: Recipe,
+        completions: Sequence[str],
+        *,
+        thinking_opened: bool = False,
+    ) -> list[Grade]:
+        """Like `grade`, for callers with an event loop."""
+        return await self._thread.wait(self._grade(recipe, completions, thinking_opened))
+
+    async def _grade(self, recipe: Recipe, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
+        try:
+            problem = await self._item(recipe)
+        except GenerationError as error:
+            logger.warning("%d completions are unscored: %s", len(completions), error)
+            score = Score(0.0, Outcome.CRASHED, explanation=str(error))
+            return [Grade(None, score)] * len(completions)
+        return await self.tasks.grade_async(problem, completions, thinking_opened=thinking_opened)
+
+    async def _item(self, recipe: Recipe) -> PromptedProblem:
+        making = self._making.get(recipe)
+        # After a failure, the next caller tries again.
+        if making is None or (making.done() and making.exception()):
+            making = asyncio.ensure_future(recipe.make(self.tasks))
+            self._making[recipe] = making
+        self._making.move_to_end(recipe)
+        if len(self._making) > KEPT_ITEMS:
+            self._making.popitem(last=False)
         # A caller that is cancelled must not cancel the item of the others.
-        return recipe.checked(await asyncio.shield(making))
-
-    def _begin(self, recipe: Recipe) -> Future[PromptedProblem]:
-        with self._lock:
-            making = self._making.get(recipe)
-            if making is None or _has_failed(making):
-                making = recipe.begin(self.tasks)
-                self._making[recipe] = making
-            self._making.move_to_end(recipe)
-            if len(self._making) > KEPT_ITEMS:
-                self._making.popitem(last=False)
-        return making
+        return await asyncio.shield(making)
 
 
-def _has_failed(making: Future[PromptedProblem]) -> bool:
-    return making.done() and (making.cancelled() or making.exception() is not None)
+def metrics_of(grade: Grade) -> dict[str, float]:
+    """`unscored`, and of a completion with a score also the verifier's `score`, `correct` and `format_failure`."""
+    if grade.reward is None:
+        return {"unscored": 1.0}
+    outcome = grade.score.outcome
+    return {
+        "unscored": 0.0,
+        "score": grade.score.value,
+        "correct": float(outcome is Outcome.CORRECT),
+        "format_failure": float(outcome is Outcome.FORMAT_FAILURE),
+    }
 
 
-_starting = threading.Lock()
-_started: dict[str, RecentItems] = {}
-"""The items and workers of this process, by the arguments of `Tasks` as JSON."""
+_graders = PerProcess[RecipeGrader]()
+"""The graders of this process, by the arguments of `Tasks` as JSON."""
 
 
-def items_for(settings: Mapping[str, Any]) -> RecentItems:
-    """The items and workers of this process for these arguments of `Tasks`, which are JSON data.
+def grader_for(settings: Mapping[str, Any]) -> RecipeGrader:
+    """The grader of this process for these arguments of `Tasks`, which are JSON data.
 
-    The first call starts the workers, and concurrent calls wait. They end with the process. Any thread may call this
-    function. Raises EnvironmentSetupError if they do not start. The next call tries again.
+    The first call starts the workers, which end with the process. Raises EnvironmentSetupError if they do not start.
     """
     try:
         key = json.dumps(settings, sort_keys=True)
@@ -161,18 +188,64 @@ def items_for(settings: Mapping[str, Any]) -> RecentItems:
         raise EnvironmentSetupError(
             f"Expected settings that are texts and numbers, got {settings!r:.200}. Separate names by commas."
         ) from error
-    with _starting:
-        if key not in _started:
-            _started[key] = RecentItems(Tasks(**settings))
-        return _started[key]
+    return _graders.get(key, lambda: RecipeGrader(Tasks(**settings)))
 
 
-def _forget_the_parents_workers() -> None:
-    global _starting, _started
-    _starting = threading.Lock()
-    _started = {}
+# --- rows of `export --items`
 
 
-# A forked process lacks the threads of its parent. So it cannot use the parent's workers, and a lock that another
-# thread held at the time of the fork would never be released.
-os.register_at_fork(after_in_child=_forget_the_parents_workers)
+def grade_rows(
+    tasks: Tasks,
+    rows: Sequence[Row],
+    completions: Sequence[str],
+    *,
+    thinking_opened: bool = False,
+) -> list[Grade]:
+    """Grade a completion for each row, in order. A row is a mapping with the fields of a recipe.
+
+    If this process cannot make the item of a row, the reward is None, and the explanation of the score says why. Raises
+    EnvironmentSetupError for a row without a recipe, and UnknownNameError for a task that `tasks` does not serve.
+    """
+    if len(rows) != len(completions):
+        raise ValueError(f"Expected a completion for each of {len(rows)} rows, got {len(completions)}.")
+    numbers_by_recipe: dict[Recipe, list[int]] = {}
+    for number, row in enumerate(rows):
+        numbers_by_recipe.setdefault(Recipe.from_row(row), []).append(number)
+    groups = [[completions[number] for number in numbers] for numbers in numbers_by_recipe.values()]
+    grade = partial(RecipeGrader(tasks).grade, thinking_opened=thinking_opened)
+    with ThreadPoolExecutor(GRADED_TOGETHER) as threads:
+        graded = list(threads.map(grade, numbers_by_recipe, groups))
+    grades: dict[int, Grade] = {}
+    for numbers, group_grades in zip(numbers_by_recipe.values(), graded, strict=True):
+        grades.update(zip(numbers, group_grades, strict=True))
+    return [grades[number] for number in range(len(rows))]
+
+
+def row_rewards(tasks: Tasks, *, thinking_opened: bool = False) -> Callable[..., list[float | None]]:
+    """The reward function for TRL's GRPOTrainer over a dataset of `export --items --format trl`.
+
+        trainer = GRPOTrainer(..., train_dataset=dataset, reward_funcs=[row_rewards(tasks)])
+
+    The reward of a completion without a score is None, and TRL does not train on it, unless another reward function
+    rewards it. Set `thinking_opened` if the chat template opens `<think>` in the prompt. With several processes, each
+    process needs its own `tasks`.
+    """
+
+    def reasoning_gym(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        rows: list[dict[str, Any]] = []
+        for number in range(len(completions)):
+            rows.append({name: columns[name][number] for name in Recipe.__dataclass_fields__ if name in columns})
+        texts = [text_of(completion) for completion in completions]
+        grades = grade_rows(tasks, rows, texts, thinking_opened=thinking_opened)
+        return [grade.reward for grade in grades]
+
+    return reasoning_gym
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion: plain text, or the model's last message of a conversation."""
+    if isinstance(completion, str):
+        return completion
+    contents = [message.get("content") for message in completion if message.get("role") == "assistant"]
+    last = contents[-1] if contents else None
+    return last if isinstance(last, str) else ""

@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import hmac
 import json
-import math
 import os
 import socket
 from collections import Counter
@@ -30,39 +29,20 @@ import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from ..api import Grade, PromptedProblem, Tasks
+from ..api import SHORT_NAMES, Grade, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.seeds import question_digest
-from ..settings import TasksSettings
+from ..settings.components import TasksSettings
 from ..tasks.catalog import config_from_json
 from ..utils.terminal import positive, seconds
-from .recipe import RecentItems, Recipe
-from .rows import RECIPE
+from .recipe import RECIPE, Recipe, RecipeGrader
 
 MOST_MISTAKES = 10
 """A refusal names this many mistakes of a request."""
-
-
-def _finite(value: Any) -> Any:
-    """The value. Raises ValueError if a number in it is NaN or infinite."""
-    waiting = [value]
-    # A recursive function would fail for a value that is nested deeply.
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, float) and not math.isfinite(found):
-            raise ValueError(f"expected finite numbers, got {found}, which is not JSON: send another number or null")
-        if isinstance(found, dict):
-            waiting += found.values()
-        elif isinstance(found, list):
-            waiting += found
-    return value
-
-
-Data = Annotated[Any, AfterValidator(_finite)]
-"""JSON. Python reads NaN and Infinity in a request too, and no verifier can compare them."""
-Fields = Annotated[dict[str, Any], AfterValidator(_finite)]
+LONGEST_PLACE = 10
+"""A refusal names this many steps of the way to a mistake, which may be nested deeply."""
 
 
 def _without_surrogates(text: Any) -> Any:
@@ -73,23 +53,33 @@ Text = Annotated[str, BeforeValidator(_without_surrogates)]
 """JSON may hold half a character (`\\ud83d`), which would make the whole request or reply invalid."""
 
 
-class TaskItem(BaseModel, extra="allow"):
+class RequestPart(BaseModel):
+    """Part of a request. Python also reads NaN and Infinity, which are not JSON; no verifier can compare them.
+
+    pydantic refuses them here, and values that are nested deeply.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class TaskItem(RequestPart, extra="allow"):
     """An item as reasoning-gym made it."""
 
+    __pydantic_extra__: dict[str, JsonValue]
     question: str
-    answer: Data = None
-    metadata: Fields = Field(default_factory=dict)
+    answer: JsonValue = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class GroupToGrade(BaseModel, extra="forbid"):
+class GroupToGrade(RequestPart, extra="forbid"):
     """Completions of a problem: an item as reasoning-gym made it, the seed and config of an item, or its recipe."""
 
     task: str
     completions: list[Text]
     item: TaskItem | None = None
-    recipe: Data = None
+    recipe: JsonValue = None
     seed: int = 0
-    config: Fields = Field(default_factory=dict)
+    config: dict[str, JsonValue] = Field(default_factory=dict)
     thinking_opened: bool = False
 
 
@@ -116,7 +106,7 @@ class Graded(BaseModel):
 class NemoRequest(TaskItem):
     """The fields of NeMo Gym's reasoning_gym server. The reply contains all other fields of the request too."""
 
-    response: dict[str, Any]
+    response: dict[str, JsonValue]
 
 
 class GradingService:
@@ -124,7 +114,7 @@ class GradingService:
 
     def __init__(self, tasks: Tasks, queue: int, deadline_s: float) -> None:
         self._tasks = tasks
-        self._recent = RecentItems(tasks)
+        self._grader = RecipeGrader(tasks)
         self._queue = queue
         self._deadline_s = deadline_s
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
@@ -154,10 +144,6 @@ class GradingService:
             config_from_json(task.name, group.config)
         except EnvironmentSetupError as error:
             raise HTTPException(400, f"group {number}: {error!s:.1000}") from error
-        except RecursionError as error:
-            raise HTTPException(
-                422, f"group {number}: expected a config, got values that are nested deeply."
-            ) from error
 
     def _check_queue(self, completions: int) -> None:
         """A request of any size is accepted while no other request is in progress."""
@@ -170,22 +156,22 @@ class GradingService:
     async def _grade_in_time(self, group: GroupToGrade) -> list[Graded]:
         try:
             return await asyncio.wait_for(self._grade(group), self._deadline_s)
-        except (EnvironmentSetupError, GenerationError, RecursionError, TimeoutError) as error:
+        except (EnvironmentSetupError, GenerationError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
             return [Graded(reason=reason)] * len(group.completions)
 
     async def _grade(self, group: GroupToGrade) -> list[Graded]:
-        problem = await self._problem(group)
-        grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
-        return [Graded.of(grade) for grade in grades]
-
-    async def _problem(self, group: GroupToGrade) -> PromptedProblem:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
+        opened = group.thinking_opened
         if group.recipe is not None:
-            return await self._recent.get_async(_recipe_of(group))
-        if group.item is None:
-            return await self._tasks.make_async(group.task, group.seed, group.config)
-        return self._tasks.problem(group.task, dict(group.item), group.config or None)
+            grades = await self._grader.grade_async(_recipe_of(group), group.completions, thinking_opened=opened)
+        else:
+            if group.item is None:
+                problem = await self._tasks.make_async(group.task, group.seed, group.config)
+            else:
+                problem = self._tasks.problem(group.task, dict(group.item), group.config or None)
+            grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=opened)
+        return [Graded.of(grade) for grade in grades]
 
 
 def build_app(
@@ -219,28 +205,16 @@ def build_app(
     @app.post("/verify")
     async def verify(request: NemoRequest) -> Response:
         recipe = request.metadata.get(RECIPE)
-        task = request.metadata.get("source_dataset")
-        if isinstance(recipe, dict):
-            task = recipe.get("task", "")
+        task = recipe.get("task", "") if isinstance(recipe, dict) else request.metadata.get("source_dataset")
         if not isinstance(task, str):
             kind = type(task).__name__
             raise HTTPException(422, f"metadata: expected the name of a task in source_dataset, got a {kind}.")
-        item = TaskItem(
-            question=request.question,
-            answer=request.answer,
-            metadata=request.metadata,
-        )
-        completions = [_text_of(request.response)]
-        group = GroupToGrade(task=task, item=item, recipe=recipe, completions=completions)
+        item = TaskItem(question=request.question, answer=request.answer, metadata=request.metadata)
+        group = GroupToGrade(task=task, item=item, recipe=recipe, completions=[_text_of(request.response)])
         [[graded]] = await service.grade([group])
-        fields = {
-            "score": graded.reward,
-            "extracted_answer": graded.answer,
-            "task_name": task,
-        }
-        reply = {**dict(request), **graded.model_dump(), **fields}
-        # A new thread has an empty stack, so it can write everything that could be read, however deep.
-        text = await asyncio.to_thread(json.dumps, reply)
+        fields = {"score": graded.reward, "extracted_answer": graded.answer, "task_name": task}
+        # Other fields of the request may have half a character, which FastAPI cannot write.
+        text = json.dumps({**dict(request), **graded.model_dump(), **fields})
         return Response(text, media_type="application/json")
 
     @app.post("/seed_session")
@@ -266,13 +240,14 @@ def build_app(
 
 def _described(mistake: dict[str, Any]) -> dict[str, Any]:
     """A mistake of a request, in FastAPI's form, without the value, which may be of any size and no JSON."""
-    place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"]]
+    place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"][:LONGEST_PLACE]]
     return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
 
 
 def _recipe_of(group: GroupToGrade) -> Recipe:
     """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another item."""
-    recipe = Recipe.from_row(group.recipe)
+    row: Any = group.recipe
+    recipe = Recipe.from_row(row)
     is_same_task = recipe.task == group.task
     is_same_question = group.item is None or question_digest(group.item.question) == recipe.question_digest
     if not is_same_task or not is_same_question:
@@ -301,20 +276,12 @@ def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
     parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
     parser.add_argument(
-        "--queue",
-        type=positive,
-        default=4096,
-        help="completions graded at the same time (%(default)s)",
+        "--queue", type=positive, default=4096, help="completions graded at the same time (%(default)s)"
     )
-    parser.add_argument(
-        "--deadline-s",
-        type=seconds,
-        default=60.0,
-        help="seconds a request may take (%(default)s)",
-    )
+    parser.add_argument("--deadline-s", type=seconds, default=60.0, help="seconds a request may take (%(default)s)")
     parser.add_argument(
         "--token-env",
-        type=_variable,
+        type=_not_empty,
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
@@ -322,12 +289,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not token:
         parser.error(f"--token-env: the variable {options.token_env} is not set.")
-    app = partial(
-        build_app,
-        queue=options.queue,
-        deadline_s=options.deadline_s,
-        token=token,
-    )
+    app = partial(build_app, queue=options.queue, deadline_s=options.deadline_s, token=token)
     return _serve(options, app)
 
 
@@ -342,80 +304,50 @@ def openenv(arguments: Sequence[str]) -> int:
     return _serve(options, build_app)
 
 
-TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
-"""The arguments of `Tasks`, which the commands that serve tasks take as options."""
-
-
 def _parser(command: str, description: str, *, port: int, **defaults: Any) -> argparse.ArgumentParser:
-    """The options that both commands have. `defaults` replace defaults of the settings."""
+    """The options that both commands have: the arguments of `Tasks`, and the address. `defaults` replace defaults."""
     parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
     defaults = {"partial_credit": "exact", **defaults}
-    for name, field in TASKS.items():
+    for name, setting in SHORT_NAMES.items():
+        field = TasksSettings.model_fields[setting]
         default = defaults.get(name, field.default)
         text = (field.description or "").replace("%", "%%")
         if default:
             text = f"{text.rstrip('.')} (default: {default})"
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text)
-    parser.add_argument("--host", type=_host, default="127.0.0.1", help="(%(default)s: this machine only)")
-    parser.add_argument("--port", type=_port, default=port, help="(%(default)s)")
+    parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
+    parser.add_argument("--port", type=int, default=port, help="(%(default)s)")
     return parser
 
 
-def _host(text: str) -> str:
-    """The name or the address of an interface. The empty text of a variable that is not set would be all interfaces."""
-    if text:
-        return text
-    raise argparse.ArgumentTypeError("expected a name or an address of this machine, got ''")
+def _not_empty(text: str) -> str:
+    """The text of a variable that is not set would listen on all interfaces, or serve without a token."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got ''")
+    return text
 
 
-def _variable(text: str) -> str:
-    """The name of a variable. The empty text of a variable that is not set would be a server without a token."""
-    if text:
-        return text
-    raise argparse.ArgumentTypeError("expected the name of a variable, got ''")
-
-
-def _port(text: str) -> int:
-    """The number of a port; 0 lets the system choose one."""
-    if text.isdecimal() and len(text) < 6 and int(text) < 2**16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, got {text!r:.100}")
-
-
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A socket with this address. Raises EnvironmentSetupError if this machine or another program does not allow it."""
-    # An address with a colon is one of IPv6.
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    # A server that has just ended does not block its port.
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
-    except (OSError, TypeError) as error:
-        # A name that cannot be encoded is a TypeError.
-        bound.close()
-        reason = error.strerror if isinstance(error, OSError) else error
+        # An address with a colon is one of IPv6.
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:
         raise EnvironmentSetupError(
             f"--host and --port: expected a free port of this machine, but {host} port {port} cannot be used "
-            f"({reason}). Name another --port, or 0 for any free port."
+            f"({error}). Name another --port, or 0 for any free port."
         ) from error
-    return bound
-
-
-def _url(bound: socket.socket) -> str:
-    """The address of this socket. An address of IPv6 is in brackets, which separate it from the port."""
-    host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _serve(options: argparse.Namespace, app: Callable[[Tasks], FastAPI]) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
-    settings = {name: getattr(options, name) for name in TASKS}
+    settings = {name: getattr(options, name) for name in SHORT_NAMES}
     with (
-        _bound(options.host, options.port) as bound,
+        _listen(options.host, options.port) as bound,
         Tasks(**settings) as tasks,
     ):
-        config = uvicorn.Config(app(tasks), log_level="warning")
-        bound.listen()
-        print(f"{len(tasks.names)} tasks at {_url(bound)}. Ctrl-C ends it.", flush=True)
-        uvicorn.Server(config).run(sockets=[bound])
+        host, port = bound.getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host
+        print(f"{len(tasks.names)} tasks at http://{address}:{port}. Ctrl-C ends it.", flush=True)
+        uvicorn.Server(uvicorn.Config(app(tasks), log_level="warning")).run(sockets=[bound])
     return 0

@@ -22,9 +22,8 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ..errors import EnvironmentSetupError, GenerationError
-from ..records import Outcome
-from .recipe import Recipe, items_for
+from ..errors import EnvironmentSetupError
+from .recipe import Recipe, grader_for, metrics_of
 
 __all__ = ["ENV_CLASS", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
 
@@ -78,7 +77,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
 
         Raises EnvironmentSetupError if the workers do not start.
         """
-        items_for(self._settings)
+        grader_for(self._settings)
         return prompt, {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
@@ -89,37 +88,20 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         task of the row.
         """
         self.turns += 1
-        items = items_for(self._settings)
-        try:
-            problem = items.get(self._recipe)
-        except GenerationError as error:
-            return self._unscored("not graded", str(error))
-        [grade] = items.tasks.grade(problem, [action], thinking_opened=self._thinking_opened)
+        [grade] = grader_for(self._settings).grade(self._recipe, [action], thinking_opened=self._thinking_opened)
         score = grade.score
+        self._metrics = metrics_of(grade)
         if grade.reward is None:
-            return self._unscored(score.outcome.value, score.explanation)
-        self._metrics = {
-            "unscored": 0.0,
-            "score": score.value,
-            "correct": float(score.outcome is Outcome.CORRECT),
-            "format_failure": float(score.outcome is Outcome.FORMAT_FAILURE),
-        }
-        return self._ended(grade.reward, score.outcome.value, score.why)
-
-    def _unscored(self, outcome: str, reason: str) -> BaseTextEnvStepOutput:
-        logger.warning("%s: a completion has no score. %s: %s", self._recipe.task, outcome, reason)
-        self._metrics = {"unscored": 1.0}
-        return self._ended(math.nan, outcome, reason)
-
-    def _ended(self, reward: float, outcome: str, reason: str) -> BaseTextEnvStepOutput:
+            logger.warning("%s: a completion has no score. %s: %s", self._recipe.task, score.outcome.value, score.why)
         metadata = {
             "task": self._recipe.task,
             "level": self._recipe.level,
-            "outcome": outcome,
-            "reason": reason,
+            "outcome": score.outcome.value,
+            "reason": score.why,
             "score": self._metrics.get("score"),
-            "unscored": math.isnan(reward),
+            "unscored": grade.reward is None,
         }
+        reward = math.nan if grade.reward is None else grade.reward
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def get_metrics(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import EvalSample, is_correct, summarise
 from ..inference.prompts import Prompt, as_dicts, build_messages
-from .rows import GRADED_TOGETHER, text_of
+from .recipe import GRADED_TOGETHER, text_of
 
 if TYPE_CHECKING:
     from trl import GRPOConfig

@@ -21,9 +21,8 @@ from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
-from ..records import Outcome
-from ..scoring.scorer import PartialCredit
-from .recipe import RecentItems, Recipe, items_for
+from ..settings.components import PartialCredit
+from .recipe import Recipe, RecipeGrader, grader_for, metrics_of
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -58,9 +57,9 @@ class GradingConfig(vf.TaskConfig):
         """The arguments of `Tasks`."""
         return self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
 
-    async def items(self) -> RecentItems:
-        """The items and workers of this process. Raises EnvironmentSetupError, with the change to make."""
-        return await asyncio.to_thread(items_for, self.settings())
+    async def grader(self) -> RecipeGrader:
+        """The grader of this process. Raises EnvironmentSetupError, with the change to make."""
+        return await asyncio.to_thread(grader_for, self.settings())
 
 
 class ReasoningGymConfig(vf.TasksetConfig):
@@ -121,25 +120,15 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
     async def credit(self, trace: vf.Trace) -> float:
         """The reward, in [0, 1]. The metrics are the verifier's `score`, `correct`, `format_failure` and `unscored`.
 
-        Raises UnscoredError if there is no score, and GenerationError if this process cannot make the item. Then the
-        rollout becomes an error with the reason.
+        Raises UnscoredError if there is no score. Then the rollout becomes an error with the reason.
         """
         trace.record_metric("unscored", 1.0)
-        items = await self.config.items()
-        problem = await items.get_async(self.data.recipe)
+        grader = await self.config.grader()
         opened = self.config.thinking_opened
-        [grade] = await items.tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
-        outcome = grade.score.outcome
+        [grade] = await grader.grade_async(self.data.recipe, [trace.last_reply], thinking_opened=opened)
+        trace.record_metrics(metrics_of(grade))
         if grade.reward is None:
-            raise UnscoredError(f"{problem.task}: {outcome.value} {grade.score.explanation}")
-        trace.record_metrics(
-            {
-                "unscored": False,
-                "score": grade.score.value,
-                "format_failure": outcome is Outcome.FORMAT_FAILURE,
-                "correct": outcome is Outcome.CORRECT,
-            }
-        )
+            raise UnscoredError(f"{self.data.recipe.task}: {grade.score.outcome.value} {grade.score.explanation}")
         return grade.reward
 
 
@@ -238,7 +227,7 @@ class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
     """Requests a reply for each row. The grading workers start with it."""
 
     async def start(self) -> None:
-        await self.taskset.config.task.items()
+        await self.taskset.config.task.grader()
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         await agents.agent.run(task)

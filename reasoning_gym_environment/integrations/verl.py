@@ -12,18 +12,12 @@ verl. Its imports are absolute, because verl before 0.7 loads a reward function 
 from __future__ import annotations
 
 import logging
-import math
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.integrations.recipe import Recipe, items_for
-from reasoning_gym_environment.records import Outcome
-from reasoning_gym_environment.utils.clock import now
+from reasoning_gym_environment.integrations.recipe import Recipe, grader_for, metrics_of
 
 __all__ = ["UnscoredError", "compute_score", "compute_scores"]
 
@@ -31,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 BATCH_THREADS = 16
 """The number of threads that grade the completions of a batch."""
-LOG_EVERY_S = 60.0
-"""Least number of seconds between two log lines about unscored completions."""
 
 
 class UnscoredError(Exception):
@@ -65,21 +57,18 @@ def compute_score(
     Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
     """
     recipe = Recipe.from_row(extra_info or {})
-    items = items_for(settings)
-    try:
-        problem = items.get(recipe)
-    except GenerationError as error:
-        return _unscored(recipe, str(error), unscored_reward)
-    [grade] = items.tasks.grade(problem, [solution_str], thinking_opened=thinking_opened)
-    if grade.reward is None:
-        outcome = grade.score.outcome.value
-        return _unscored(recipe, f"{outcome} {grade.score.explanation}".strip(), unscored_reward)
-    return {
-        "score": grade.reward,
-        "correct": float(grade.score.outcome is Outcome.CORRECT),
-        "format_failure": float(grade.score.outcome is Outcome.FORMAT_FAILURE),
-        "unscored": 0.0,
-    }
+    [grade] = grader_for(settings).grade(recipe, [solution_str], thinking_opened=thinking_opened)
+    reward = grade.reward
+    if reward is None:
+        reason = f"{recipe.task}, seed {recipe.seed}: {grade.score.outcome.value} {grade.score.explanation}".strip()
+        if unscored_reward is None:
+            raise UnscoredError(
+                f"A completion could not be scored ({reason}). verl 0.9 drops the completion. Set unscored_reward for "
+                "earlier releases."
+            )
+        logger.warning("A completion has no score, so its reward is %g (%s).", unscored_reward, reason)
+        reward = float(unscored_reward)
+    return {"correct": 0.0, "format_failure": 0.0, **metrics_of(grade), "score": reward}
 
 
 def compute_scores(
@@ -96,49 +85,3 @@ def compute_scores(
     with ThreadPoolExecutor(BATCH_THREADS) as threads:
         score = partial(compute_score, **options)
         return list(threads.map(score, data_sources, solution_strs, ground_truths, extra_infos))
-
-
-def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, float]:
-    """The result of an unscored completion that gets `reward`. Raises UnscoredError if `reward` is None."""
-    sentence = f"{recipe.task}, seed {recipe.seed}: {reason}"
-    _unscored_log.note(sentence)
-    if reward is None:
-        raise UnscoredError(
-            f"A completion could not be scored ({sentence}). verl 0.9 drops the completion. Set unscored_reward for "
-            "earlier releases."
-        )
-    return {"score": float(reward), "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
-
-
-class _UnscoredLog:
-    """Counts the unscored completions of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_unscored = 0
-        self._next_log = -math.inf
-
-    def note(self, sentence: str) -> None:
-        """Count a completion. Log the count, unless the last such log line is less than LOG_EVERY_S seconds old."""
-        with self._lock:
-            self._num_unscored += 1
-            if now() < self._next_log:
-                return
-            self._next_log = now() + LOG_EVERY_S
-        logger.warning(
-            "%d completions of this process could not be scored so far. The last one: %s",
-            self._num_unscored,
-            sentence,
-        )
-
-
-_unscored_log = _UnscoredLog()
-
-
-def _forget_the_parents_log() -> None:
-    global _unscored_log
-    _unscored_log = _UnscoredLog()
-
-
-# Another thread of the parent may hold the lock at the time of the fork.
-os.register_at_fork(after_in_child=_forget_the_parents_log)

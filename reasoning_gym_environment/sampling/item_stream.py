@@ -29,7 +29,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 
 from ..errors import EnvironmentSetupError
 from ..records import Group, Problem
-from ..settings import SamplingSettings
+from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.saved_state import loading
 from ..workers.pool import PoolClosedError

@@ -42,7 +42,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, NonNegativeInt
 
-from ..settings import SamplingSettings
+from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.saved_state import loading
 from .curriculum import Curriculum
@@ -227,8 +227,8 @@ class LevelLimits:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
 
-        Closed levels that no task has here are dropped. In a state of an earlier release, all levels were closed just
-        now, for the first time. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
+        Closed levels that no task has here are dropped. Raises EnvironmentSetupError, and changes nothing, if the state
+        is malformed.
         """
         with loading("level limits"):
             saved = _SavedLimits.model_validate(dict(state))
@@ -239,16 +239,11 @@ class LevelLimits:
             reasons[task, level] = reason
         for task, level, times, opens_at in saved.closings:
             if self._can_be_closed(task, level):
-                self._closings[task, level] = _Closing(reasons.pop((task, level), ""), times, opens_at)
-        for (task, level), reason in reasons.items():
-            if self._can_be_closed(task, level):
-                self._closings[task, level] = _Closing(reason, 1, self._items + RETRY_AFTER)
+                self._closings[task, level] = _Closing(reasons.get((task, level), ""), times, opens_at)
         self._recent = {}
         for task, level, window in saved.recent:
             failed = [False] * window if isinstance(window, int) else window
-            # An earlier release kept the items of closed levels.
-            if not self._is_closed(task, level):
-                self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
+            self._recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
         self._late = deque(saved.late, maxlen=NEIGHBOURS)
         self._replaced = Counter(saved.replaced)
 

@@ -209,20 +209,10 @@ def _category(dataset_class: type) -> str:
     reasoning-gym takes the category from the second part of the module's name. For a module of the user this part has
     no meaning, so the category is "other" unless the dataset defines its own.
     """
-    owners = [base for base in dataset_class.__mro__ if "category" in vars(base)]
-    owner = owners[0] if owners else object
+    owner = next(base for base in dataset_class.__mro__ if "category" in vars(base))
     if _is_library(owner) and not _is_library(dataset_class):
         return "other"
-    try:
-        return str(object.__new__(dataset_class).category)
-    # A user's property may need an initialised dataset.
-    except Exception as error:  # noqa: BLE001
-        logger.warning(
-            "%s has no readable category: %s",
-            dataset_class.__qualname__,
-            library.explain(error),
-        )
-        return "other"
+    return str(object.__new__(dataset_class).category)
 
 
 def _is_library(dataset_class: type) -> bool:
@@ -243,29 +233,20 @@ def _warn_without_effect(include: Sequence[str], given: Iterable[str], excluded:
 
 
 def _unbuildable(task: Task) -> str:
-    """Why the task cannot be built, or "". Raises EnvironmentSetupError if its overrides are the cause."""
+    """Why the task cannot be built, or "". Raises EnvironmentSetupError for a task with overrides."""
     if builds_if_valid(task.name, task.overrides):
         return ""
-    error = _build_error(task.name, task.overrides)
-    if error is None:
-        return ""
-    reason = library.explain(error)
-    error_without_overrides = _build_error(task.name, {}) if task.overrides else error
-    if error_without_overrides is not None and library.explain(error_without_overrides) == reason:
-        return f"cannot be built: {reason}"
-    causes = [name for name, value in task.overrides.items() if _build_error(task.name, {name: value})]
-    given = [f"{name}={task.overrides[name]!r}" for name in causes or task.overrides]
-    raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {', '.join(given)}: {reason}.") from error
-
-
-def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
-    """Build the dataset without an item, because some items take seconds. Returns the exception, if there was any."""
     try:
-        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **PER_ITEM)
+        # No item is made, because some items take seconds.
+        library.create_dataset(task.name, **copy.deepcopy(dict(task.overrides)), **PER_ITEM)
     # The code of a user's dataset may raise anything. The other tasks must still be found.
-    except Exception as error:  # noqa: BLE001
-        return error
-    return None
+    except Exception as error:
+        reason = library.explain(error)
+        if not task.overrides:
+            return f"cannot be built: {reason}"
+        given = ", ".join(f"{name}={value!r}" for name, value in task.overrides.items())
+        raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {given}: {reason}.") from error
+    return ""
 
 
 def _why_none(
@@ -287,28 +268,15 @@ def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str
     """The task's whole config, without `seed` and `size`, as arguments of `library.create_dataset`.
 
     A dataset built from it equals a dataset built from `overrides` alone, even if a later release changes the defaults.
-    If a config class changes its arguments, so that its fields do not build the same config again, the result is the
-    overrides alone.
     """
-    config_class = config_class_of(task)
     typed = typed_overrides(task, overrides or {})
-    config = config_class(**copy.deepcopy(typed), **PER_ITEM)
-    whole = {**copy.deepcopy(typed), **fields_of(config)}
-    again = config_class(**copy.deepcopy(whole), **PER_ITEM)
-    names = [field.name for field in dataclasses.fields(config)]
-    is_same = all(getattr(again, name) == getattr(config, name) for name in names)
-    return whole if is_same else typed
+    return fields_of(config_class_of(task)(**typed, **PER_ITEM))
 
 
 @functools.cache
 def defaults_of(task: str) -> dict[str, Any]:
-    """The whole default config; {} if a user's class has no defaults. Raises UnknownNameError for an unknown task."""
-    config_class_of(task)
-    # A user's config class may raise anything if fields are missing.
-    try:
-        return config_of(task)
-    except Exception:  # noqa: BLE001
-        return {}
+    """The whole default config. Raises UnknownNameError for an unknown task."""
+    return config_of(task)
 
 
 def config_from_json(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,15 +335,13 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     Raises UnknownNameError for an unknown task or field, and EnvironmentSetupError for any other mistake.
     """
     config_class = config_class_of(task)
-    parameters = inspect.signature(config_class).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = [name for name in parameters if name not in PER_ITEM]
-    hints = _type_hints(config_class)
+    known = [name for name in inspect.signature(config_class).parameters if name not in PER_ITEM]
+    hints = typing.get_type_hints(config_class)
     typed: dict[str, Any] = {}
     for name, value in overrides.items():
         if name in PER_ITEM:
             raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: each draw sets its own.")
-        if name not in known and not takes_any:
+        if name not in known:
             raise unknown_name(
                 f"config field of {task}",
                 str(name),
@@ -388,14 +354,6 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
             cause = f"{name}={value!r}: {library.explain(error)}"
             raise EnvironmentSetupError(f"The overrides of {task} are not valid: {cause}.") from error
     return typed
-
-
-def _type_hints(config_class: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(config_class)
-    # Some types exist for type checkers only. Then the values stay as they are.
-    except (NameError, TypeError, AttributeError):
-        return {}
 
 
 def _typed_value(hint: Any, value: Any) -> Any:

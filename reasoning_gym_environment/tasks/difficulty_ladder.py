@@ -122,14 +122,10 @@ def build_ladder(
     if not keep_constant_answer_levels:
         version = library.load().version
         reasons = [solved_by_constant(version, task, config) for config in configs]
+    constant_answer = ""
     if all(reasons):
-        return Ladder(
-            task,
-            _levels(configs),
-            source,
-            tuple(excluded),
-            constant_answer=reasons[0],
-        )
+        constant_answer = reasons[0]
+        reasons = [""] * len(configs)
     solved = [(number, reason) for number, reason in enumerate(reasons) if reason]
     kept = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return Ladder(
@@ -138,6 +134,7 @@ def build_ladder(
         source,
         excluded=tuple(excluded + solved),
         constant_answer_levels=tuple(number for number, _ in solved),
+        constant_answer=constant_answer,
     )
 
 
@@ -152,11 +149,9 @@ def _configs_of_best_source(
     """The configs of the first source with several levels, its name, and the excluded levels of all sources tried."""
     configs: list[dict[str, Any]] = []
     source = ""
-    tried: list[str] = []
     excluded: list[tuple[int, str]] = []
     for candidate in _sources(task, pinned):
         found, rejected = _distinct_configs(task, candidate, pinned)
-        tried.append(candidate.name)
         excluded += rejected
         if not configs or len(found) > max(len(configs), 1):
             configs = found
@@ -165,13 +160,6 @@ def _configs_of_best_source(
             break
     if not configs:
         raise EnvironmentSetupError(_why_none(task, pinned, excluded))
-    if source != tried[0]:
-        logger.info(
-            "%s: its levels come from %s, because %s gives fewer than two levels.",
-            task,
-            source,
-            tried[0],
-        )
     return configs, source, excluded
 
 
@@ -215,6 +203,7 @@ def _why_none(task: str, overrides: dict[str, Any], excluded: list[tuple[int, st
 
 def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
     """The sources in order of preference. A source is used only if all sources before it give fewer than two levels."""
+    default = "the default config"
     if library.has_curriculum(task):
         for ranges in _RANGES:
             yield _curriculum_source(task, ranges)
@@ -223,31 +212,26 @@ def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
             OWN_RANGE_PARTS,
             lambda n: _own_ranges(task, n),
         )
-        yield _Source(
-            "the default config",
-            1,
-            lambda _: _default_config(task, overrides),
-            last_resort=True,
-        )
     else:
-        yield _Source(
-            "the default config: the task has no curriculum",
-            1,
-            lambda _: _default_config(task, overrides),
-        )
+        default += ": the task has no curriculum"
+    yield _Source(
+        default,
+        1,
+        lambda _: _default_config(task, overrides),
+        last_resort=True,
+    )
 
 
 def _curriculum_source(task: str, ranges: str) -> _Source:
     try:
         attributes = library.create_curriculum(task).attributes.values()
-        # get_max_level() of reasoning-gym returns the current level, and not the last level.
-        size = max((len(attribute.levels) for attribute in attributes), default=0)
-    except Exception:  # noqa: BLE001
-        # A user's own curriculum is broken. The first level raises the same error, which becomes its reason.
-        size = 1
+    # A curriculum may be the user's own code, which may raise anything.
+    except Exception as error:
+        raise EnvironmentSetupError(f"The curriculum of {task} cannot be made: {library.explain(error)}.") from error
     return _Source(
         f"the curriculum with {ranges} ranges",
-        size,
+        # get_max_level() of reasoning-gym returns the current level, and not the last level.
+        max((len(attribute.levels) for attribute in attributes), default=0),
         lambda n: _curriculum_config(task, ranges, n),
     )
 
@@ -304,17 +288,14 @@ def _distinct_configs(
     configs: list[dict[str, Any]] = []
     rejected: list[tuple[int, str]] = []
     for number in range(source.size):
+        dataset = None
         # The curriculum, the config and the dataset may be the user's own code, so they may raise anything. The error
         # becomes the reason why this level is excluded.
         try:
-            config = {
-                **fields_of(source.make(number)),
-                **copy.deepcopy(overrides),
-            }
+            config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
             if needs_dataset:
                 dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
             else:
-                dataset = None
                 _validate(task, config)
         except Exception as error:  # noqa: BLE001
             rejected.append((number, f"{source.name}: {library.explain(error)}"))

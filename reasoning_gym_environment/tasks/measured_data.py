@@ -5,8 +5,7 @@
     published_*.json       results of published models, and their configs                     benchmarks/facts
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
-facts, and training does not exclude it for its verifier. The names in task_facts.json are also the tasks that are tried
-if the registry of reasoning-gym cannot be read.
+facts, and training does not exclude it for its verifier.
 """
 
 from __future__ import annotations

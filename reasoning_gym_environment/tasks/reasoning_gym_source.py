@@ -31,7 +31,6 @@ from types import ModuleType
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError, LibraryNotFoundError
-from .measured_data import packaged
 
 logger = logging.getLogger(__name__)
 
@@ -87,11 +86,7 @@ def load() -> Library:
 def _load() -> Library:
     checkout = _find_checkout()
     module = sys.modules.get(_MODULE) or _import(checkout)
-    if module.__file__ is None:
-        raise LibraryNotFoundError(
-            f"{_MODULE} at {list(module.__path__)} is a folder without an __init__.py. {_REMEDIES}"
-        )
-    folder = Path(module.__file__).resolve().parent
+    folder = Path(module.__path__[0]).resolve()
     if checkout is not None and folder == (checkout / _MODULE).resolve():
         return Library("submodule", checkout, _version(checkout))
     if checkout is not None:
@@ -100,19 +95,6 @@ def _load() -> Library:
             folder,
             checkout,
         )
-    return Library("package", folder, _version(folder.parent))
-
-
-def find() -> Library:
-    """Describe the reasoning-gym that `load` imports, without the import if possible. Raises LibraryNotFoundError."""
-    checkout = _find_checkout()
-    is_loaded = _MODULE in sys.modules
-    if checkout is not None and not is_loaded:
-        return Library("submodule", checkout, _version(checkout))
-    spec = None if is_loaded else importlib.util.find_spec(_MODULE)
-    if spec is None or spec.origin is None:
-        return load()
-    folder = Path(spec.origin).resolve().parent
     return Library("package", folder, _version(folder.parent))
 
 
@@ -133,11 +115,6 @@ def _import(checkout: Path | None) -> ModuleType:
             return importlib.import_module(_MODULE)
     # A checkout may hold any state of the library's code, so its import may raise anything.
     except Exception as error:
-        if checkout is not None:
-            sys.path.remove(str(checkout))
-        for name in list(sys.modules):
-            if name.startswith(f"{_MODULE}."):
-                del sys.modules[name]
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
 
 
@@ -215,53 +192,14 @@ def explain(error: BaseException) -> str:
 def registry() -> dict[str, tuple[type, type]]:
     """A copy of the registry: name -> (dataset class, config class).
 
-    If this reasoning-gym has no registry where the measured release has it, the result has the measured tasks that can
-    be built. The log warns once. Raises EnvironmentSetupError if no task can be built.
+    Raises EnvironmentSetupError if this reasoning-gym has no registry where release 0.1.25 has it.
     """
     try:
         return dict(_factory().DATASETS)
-    except (ImportError, AttributeError, TypeError) as error:
-        cause = explain(error)
-    return dict(_tasks_by_name(cause))
-
-
-@functools.cache
-def _tasks_by_name(cause: str) -> dict[str, tuple[type, type]]:
-    """The tasks that this reasoning-gym builds under the names of the measured release. It takes about a second."""
-    measured = packaged("task_facts.json")
-    names = sorted(measured["tasks"])
-    logger.warning(
-        "The registry of reasoning-gym cannot be read (%s). Trying the names of the %d tasks of release %s instead. "
-        "Tasks with other names are not available, and neither are your own datasets.",
-        cause,
-        len(names),
-        measured["reasoning_gym_version"],
-    )
-    found: dict[str, tuple[type, type]] = {}
-    failures: dict[str, str] = {}
-    with stdout_to_stderr():
-        for name in names:
-            try:
-                dataset = create_dataset(name, seed=0, size=1)
-            # An unknown release may raise anything. The other tasks must still be found.
-            except Exception as error:  # noqa: BLE001
-                failures[name] = explain(error)
-            else:
-                found[name] = (type(dataset), type(dataset.config))
-    if not found:
-        first = failures[names[0]]
+    except (ImportError, AttributeError) as error:
         raise EnvironmentSetupError(
-            f"The registry of reasoning-gym cannot be read ({cause}), and none of its {len(names)} known tasks can be "
-            f"built ({names[0]}: {first}). Reinstall reasoning-gym. {_REMEDIES}"
-        )
-    if failures:
-        logger.warning(
-            "%d of the %d tasks cannot be built and are not available: %s.",
-            len(failures),
-            len(names),
-            ", ".join(failures),
-        )
-    return found
+            f"The registry of {load().describe()} cannot be read: {explain(error)}. Install the release 0.1.25."
+        ) from error
 
 
 def create_dataset(task: str, **config: Any) -> Any:

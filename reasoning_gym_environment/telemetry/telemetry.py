@@ -72,9 +72,10 @@ class Telemetry:
 
     def observe(self, group: Group) -> None:
         """Count and log one scored group, before it is filtered."""
-        self._metrics.observe(group)
+        counts = accuracy_counts(group)
+        self._metrics.observe(group, counts)
         self._hacking.observe(group)
-        logger.info("%s", group_line(group))
+        logger.info("%s", group_line(group, counts))
 
     async def dump(self, group: Group) -> None:
         """Write a scored group to the dump of rollouts, if one of its scores is high enough."""
@@ -113,14 +114,15 @@ class TrainMetrics:
         self._masked: Counter[str] = Counter()
         self._since_log = Counter[str]()
 
-    def observe(self, group: Group) -> None:
-        """Count one scored group."""
+    def observe(self, group: Group, counts: Counter[str]) -> None:
+        """Count one scored group. `counts` are its `accuracy_counts`."""
         problem = group.problem
         category = f"train_category/{problem.category}"
+        has_signal = group.has_signal
         self._groups[category] += 1
-        self._since_log += accuracy_counts(group)
-        self._add("train/signal_share", group.has_signal)
-        self._add(f"{category}/signal_share", group.has_signal)
+        self._since_log += counts
+        self._add("train/signal_share", has_signal)
+        self._add(f"{category}/signal_share", has_signal)
         if problem.level is not None:
             self._add(f"train_task/{problem.task}/level", problem.level)
         for rollout in group.rollouts:
@@ -192,8 +194,9 @@ class TrainMetrics:
 
 def accuracy_counts(group: Group) -> Counter[str]:
     """Counts of `groups`, of `scored`, `correct` and `exact` completions, and of format failures by kind."""
-    counts = Counter(groups=1, scored=len(group.scored))
-    for rollout in group.scored:
+    scored = group.scored
+    counts = Counter(groups=1, scored=len(scored))
+    for rollout in scored:
         counts["correct"] += rollout.base_reward >= CORRECT_THRESHOLD
         counts["exact"] += rollout.score.outcome is Outcome.CORRECT
     for rollout in group.rollouts:
@@ -214,10 +217,9 @@ def accuracy_words(counts: Counter[str]) -> str:
     return text
 
 
-def group_line(group: Group) -> str:
-    """The log line of one scored group."""
+def group_line(group: Group, counts: Counter[str]) -> str:
+    """The log line of one scored group. `counts` are its `accuracy_counts`."""
     problem = group.problem
-    counts = accuracy_counts(group)
     scored = counts["scored"]
     unscored = len(group.rollouts) - scored
     name = problem.task

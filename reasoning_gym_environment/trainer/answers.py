@@ -61,9 +61,7 @@ def parse(kind: type[AnswerT], answer: Mapping[str, Any], path: str) -> AnswerT:
     try:
         return kind.model_validate(dict(answer))
     except ValidationError as error:
-        missing = [str(problem["loc"][0]) for problem in error.errors() if problem["type"] == "missing"]
-        if missing:
-            raise ApiError(f"its answer to {path} lacks {', '.join(missing)}") from None
-        first = error.errors()[0]
-        name = first["loc"][0]
-        raise ApiError(f"its answer to {path} has {name} = {first['input']!r:.40}: {first['msg']}") from None
+        problem = error.errors()[0]
+        raise ApiError(
+            f"its answer to {path} has no valid {problem['loc'][0]}: {problem['msg']}, got {problem['input']!r:.40}"
+        ) from None

@@ -26,10 +26,12 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
-from ..config import ReasoningGymEnvConfig
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
 from ..errors import EnvironmentSetupError
+from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.file_names import file_name
 from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
@@ -48,17 +50,32 @@ LATEST = "latest.json"
 KEY = "reasoning_gym_environment"
 """The one key that is ours: every other key of a checkpoint becomes an attribute of the environment, as in Atropos."""
 
-VERSION = 3
 
-ADDED_LATER = ("subclass",)
-"""Components that checkpoints of this version may lack. They then keep the state of a new run."""
+class Registration(BaseModel):
+    """The number of a process at run-api, None without one, and the mark that it leaves to its successor (marks.py)."""
+
+    model_config = ConfigDict(strict=True)
+
+    number: int | None
+    mark: str = ""
+
+
+class Document(BaseModel):
+    """What a checkpoint holds of this environment. `state` has the state of each component."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: Literal[3]
+    step: NonNegativeInt
+    registration: Registration | None = None
+    state: dict[str, Any]
 
 
 class RunCheckpoints:
     """The checkpoints of this process: the state of the run's `components`, by name.
 
     `predecessor` is the registration of an earlier process of this folder that did not sign off: its number at run-api,
-    and the mark that it has left (marks.py).
+    and the mark that it has left.
     """
 
     def __init__(
@@ -137,15 +154,15 @@ class RunCheckpoints:
         if not self._is_writing:
             # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
             self._begun_at = now()
-        document = {
-            "version": VERSION,
-            "step": self._state.step if step is None else step,
-            "registration": {"number": self._state.env_id, "mark": self._state.successor_mark},
-            "state": state_of(self.components),
-        }
+        document = Document(
+            version=3,
+            step=self._state.step if step is None else step,
+            registration=Registration(number=self._state.env_id, mark=self._state.successor_mark),
+            state=state_of(self.components),
+        )
         beside = self._data if data is None else dict(data)
         # As text, because the components change while a thread writes.
-        text = json.dumps({**beside, KEY: document})
+        text = json.dumps({**beside, KEY: document.model_dump()})
         self._data = beside
         documents = {LATEST: text} if step is None else {f"step-{step}.json": text, LATEST: text}
         if self._writing is None or self._writing.done():
@@ -229,28 +246,21 @@ class RunCheckpoints:
         Returns the data that were saved beside the state. Raises EnvironmentSetupError if there are such checkpoints
         and all are unusable, or if the disk refuses their folder.
         """
-        state = self._state
-        is_refused = False
         try:
             folder = self._folder
         except OSError as error:
             raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
+        step = self._state.step
         names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
         # A user may have kept a copy, such as step-50-old.json.
         steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-        for path in (
-            folder / LATEST,
-            *(folder / f"step-{step}.json" for step in steps if step <= state.step),
-        ):
+        earlier = [folder / f"step-{number}.json" for number in steps if number <= step]
+        is_refused = False
+        for path in [folder / LATEST, *earlier]:
             if not path.exists():
                 continue
             try:
-                document, data = read(path)
-                if path.name == LATEST:
-                    self._note_predecessor(document.get("registration"))
-                if document["step"] > state.step:
-                    continue
-                load_into(self._components_in(document["state"]), document["state"])
+                self._has_loaded = self._resume_from(path)
             except EnvironmentSetupError as error:
                 logger.error(
                     "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
@@ -258,34 +268,35 @@ class RunCheckpoints:
                     " ".join(str(error).split()),
                 )
                 is_refused = True
-                continue
-            self.is_resumed = True
-            self._has_loaded = True
-            self._data = data
-            logger.info("Resumed from %s, written at step %d.", path, document["step"])
-            return data
+            if self._has_loaded:
+                self.is_resumed = True
+                return self._data
         if is_refused:
             # This process has the state of no checkpoint, so it must not write a newer one.
             self.leave()
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder} can be used: remove them to start anew, or set env.run_id."
             )
-        if state.step > 0 or steps:
-            logger.warning(
-                "%s has no checkpoint of step %d or before. The item stream starts afresh.",
-                folder,
-                state.step,
-            )
+        if step > 0 or steps:
+            logger.warning("%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, step)
         self._has_loaded = True
         return {}
 
-    def _components_in(self, state: Mapping[str, Any]) -> dict[str, Stateful]:
-        """The components to load. Those that earlier releases did not save may be missing from the state."""
-        components = dict(self.components)
-        for name in ADDED_LATER:
-            if name not in state:
-                components.pop(name, None)
-        return components
+    def _resume_from(self, path: Path) -> bool:
+        """Load a checkpoint, unless it is of a later step. Returns whether it was loaded.
+
+        Raises EnvironmentSetupError if it cannot be used.
+        """
+        document, data = read(path)
+        registration = document.registration
+        if path.name == LATEST and registration and registration.number is not None:
+            self.predecessor = (registration.number, registration.mark)
+        if document.step > self._state.step:
+            return False
+        load_into(self.components, document.state)
+        self._data = data
+        logger.info("Resumed from %s, written at step %d.", path, document.step)
+        return True
 
     def check_loaded(self) -> None:
         """Raise EnvironmentSetupError unless `load` was called: `load_checkpoint` of a subclass may not do so."""
@@ -295,49 +306,23 @@ class RunCheckpoints:
                 "write over its saved state: call super().load_checkpoint() there."
             )
 
-    def _note_predecessor(self, registration: Any) -> None:
-        match registration:
-            case {"number": int(number), "mark": str(mark)}:
-                self.predecessor = (number, mark)
 
-
-# --- documents
-
-
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(path: Path) -> tuple[Document, dict[str, Any]]:
     """The document of this environment, and the data that a subclass has saved beside it.
 
     Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return _document_in(data), data
     except (OSError, ValueError, RecursionError) as error:
         # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
         raise EnvironmentSetupError(f"it cannot be read ({error!r:.200})") from error
-
-
-def _document_in(data: Any) -> dict[str, Any]:
-    """Take the document out of the data. Raises EnvironmentSetupError if it is damaged."""
     document = data.pop(KEY, None) if isinstance(data, dict) else None
     if not isinstance(document, dict):
         raise EnvironmentSetupError(f"it cannot be read (expected an object with the key {KEY})")
-    if document.get("version") != VERSION:
-        raise EnvironmentSetupError(f"it is not in version {VERSION}")
-    step = document.get("step")
-    # True is an int for Python.
-    if type(step) is not int or step < 0:
-        raise EnvironmentSetupError(f"its step is damaged (expected a number from 0, got {step!r:.60})")
-    state = document.get("state")
-    if not isinstance(state, dict):
-        raise EnvironmentSetupError(f"its state is damaged (expected an object, got {state!r:.60})")
-    match document.get("registration"):
-        case None | {"number": None}:
-            pass
-        case {"number": number, "mark": str()} if type(number) is int:
-            pass
-        case registration:
-            raise EnvironmentSetupError(
-                f"its registration is damaged (expected a number and a mark, got {registration!r:.60})"
-            )
-    return document
+    try:
+        return Document.model_validate(document), data
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = problem["loc"][0]
+        raise EnvironmentSetupError(f"its {name} is damaged ({problem['msg']}, got {problem['input']!r:.60})") from None

@@ -27,8 +27,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
+from ..settings.environment import ReasoningGymEnvConfig
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 from ..utils.resilience import (
@@ -441,7 +441,6 @@ class TrajectoryApi:
                 len(left),
             )
         await cancel_and_wait(left)
-        await self._transport.close()
         try:
             await with_deadline(CLOSE_S, self._leave())
         except (ApiError, TimeoutError) as error:

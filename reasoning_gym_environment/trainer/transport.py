@@ -6,11 +6,11 @@ import asyncio
 import gzip
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
-from ..utils.clock import now
+from ..utils.http import NoAnswerError, exchange
 
 TIMEOUT_S = 300.0
 """A request that takes longer than this fails and is retried.
@@ -22,14 +22,8 @@ group whose request fails meanwhile is accepted afterwards all the same, and the
 CONNECT_TIMEOUT_S = 10.0
 """The same for the connection alone. The operating system accepts it at once, even while run-api is busy."""
 
-IDLE_S = 3.0
-"""A connection that has been idle for this long is not used again: run-api closes idle connections after 5 s."""
-
 FINAL_CODES = (413, 422)
 """Answers to a group that are final. Any other refusal, such as 404, may come from a gateway whose API restarts."""
-
-VERIFIED_S = 10.0
-"""The trainer is looked up again on a connection that was verified this long ago."""
 
 
 class ApiError(Exception):
@@ -57,27 +51,11 @@ class RefusedError(ApiError):
     """The API refuses the request and will refuse it again. The message is what the API said."""
 
 
-class Transport(Protocol):
-    """Sends requests to one trajectory API."""
-
-    url: str
-
-    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The API's answer. Raises ApiError."""
-
-    async def offer(self, group: Mapping[str, Any]) -> bool:
-        """Send one scored group, if the API has its trainer. Returns whether it was sent. Raises ApiError."""
-
-    async def close(self) -> None:
-        """Close the connections that are kept."""
-
-
-class HttpTransport:
-    """Requests over HTTP. Only connections that carry groups stay open."""
+class Transport:
+    """Sends requests to one trajectory API. Each request and each group has a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._idle: list[_TrainerConnection] = []
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer. Raises ApiError, or RefusedError for a 4xx answer other than 408 and 429."""
@@ -97,93 +75,24 @@ class HttpTransport:
             body = await asyncio.to_thread(_compressed, group)
         except (TypeError, ValueError) as error:
             raise RefusedError(f"not sent, because no batch with it could be used: {error}") from error
-        connection = await self._connection()
-        is_sent = False
-        try:
-            is_sent = await connection.has_trainer()
-            if is_sent:
-                await connection.post(body)
-            return is_sent
-        except BaseException:
-            is_sent = False
-            raise
-        finally:
-            if is_sent and connection.is_kept:
-                self._idle.append(connection)
-            else:
-                await connection.close()
-
-    async def _connection(self) -> _TrainerConnection:
-        """A connection that is not in use. Those that the API may have closed by now are not used again."""
-        # The connection that has been idle for longest is the first. It leaves the list before the `await`, because
-        # other groups take and return connections meanwhile. The others stay, so that `close` finds them if this is
-        # cancelled.
-        while self._idle and self._idle[0].idle_s >= IDLE_S:
-            await self._idle.pop(0).close()
-        return self._idle.pop() if self._idle else _TrainerConnection(self.url)
-
-    async def close(self) -> None:
-        """Close the connections that are kept."""
-        while self._idle:
-            await self._idle.pop().close()
-
-
-class _TrainerConnection:
-    """One connection to a process of run-api that is known to have its trainer.
-
-    A connection ends with the process at its other end. If the API restarts, the next request here fails, and no group
-    reaches an API that knows no trainer. A gateway may keep its connection to us while the API restarts behind it,
-    so the trainer is looked up again after VERIFIED_S. Where the other end closes the connection after each answer,
-    the trainer is looked up before each group, as near to it as can be.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._verified_at: float | None = None
-        self._used_at = 0.0
-        self._is_connected = False
-        self.is_kept = True
-        """Whether the other end keeps the connection open after an answer."""
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_start.append(self._refuse_second_connection)
-        trace.on_request_end.append(self._look_at_answer)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
-
-    async def _refuse_second_connection(self, *_: Any) -> None:
-        # aiohttp would otherwise connect again by itself, perhaps to another process.
-        if self._is_connected and self.is_kept:
-            raise ApiError("the connection was closed")
-        self._is_connected = True
-
-    async def _look_at_answer(self, *arguments: Any) -> None:
-        response = arguments[-1].response
-        default = "keep-alive" if response.version == aiohttp.HttpVersion11 else "close"
-        self.is_kept = response.headers.get("Connection", default).lower() != "close"
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds since the last answer."""
-        return now() - self._used_at
-
-    async def has_trainer(self) -> bool:
-        """Whether the API has its trainer. Raises ApiError."""
-        if self._verified_at is None or now() - self._verified_at > VERIFIED_S:
-            began = now()
-            try:
-                info = await _request(self._session, "GET", f"{self._url}/wandb_info")
-            except RefusedError as error:
-                raise ApiError(str(error), code=error.code) from error
-            if info.get("project") is None:
+        async with _SingleConnection().session() as session:
+            if not await self._has_trainer(session):
                 return False
-            self._verified_at = began
+            await self._post(session, body)
         return True
 
-    async def post(self, body: bytes) -> None:
+    async def _has_trainer(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            info = await _request(session, "GET", f"{self.url}/wandb_info")
+        except RefusedError as error:
+            raise ApiError(str(error), code=error.code) from error
+        return info.get("project") is not None
+
+    async def _post(self, session: aiohttp.ClientSession, body: bytes) -> None:
         """Send a group. Raises ApiError, or RefusedError for an answer of FINAL_CODES."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        url = f"{self._url}/scored_data"
         try:
-            await _request(self._session, "POST", url, data=body, headers=headers)
+            await _request(session, "POST", f"{self.url}/scored_data", data=body, headers=headers)
         except RefusedError as error:
             if error.code in FINAL_CODES:
                 raise
@@ -191,10 +100,38 @@ class _TrainerConnection:
         except ApiError as error:
             error.may_have_arrived = not error.is_without_effect
             raise
-        self._used_at = now()
 
-    async def close(self) -> None:
-        await self._session.close()
+
+class _SingleConnection:
+    """A connection to one process of run-api, which ends with that process.
+
+    The API shows its trainer on the connection that then carries the group. If it restarts in between, the request for
+    the group fails, and no group reaches an API that knows no trainer. Where the other end closes the connection after
+    each answer, a second connection carries the group, at once after the first.
+    """
+
+    def __init__(self) -> None:
+        self._is_connected = False
+        self._is_kept = True
+        """Whether the other end keeps the connection open after an answer."""
+
+    def session(self) -> aiohttp.ClientSession:
+        """A session with this connection. The caller closes it."""
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(self._refuse_second_connection)
+        trace.on_request_end.append(self._look_at_answer)
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
+
+    async def _refuse_second_connection(self, *_: Any) -> None:
+        # aiohttp would otherwise connect again by itself, perhaps to another process.
+        if self._is_connected and self._is_kept:
+            raise ApiError("the connection was closed")
+        self._is_connected = True
+
+    async def _look_at_answer(self, *arguments: Any) -> None:
+        response = arguments[-1].response
+        default = "keep-alive" if response.version == aiohttp.HttpVersion11 else "close"
+        self._is_kept = response.headers.get("Connection", default).lower() != "close"
 
 
 async def _request(
@@ -205,29 +142,22 @@ async def _request(
 ) -> dict[str, Any]:
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     try:
-        async with session.request(method, url, timeout=timeout, **options) as response:
-            code = response.status
-            text = await response.text()
-    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        answer = await exchange(session, method, url, timeout=timeout, **options)
+    except NoAnswerError as error:
         # Only a refused connection proves that no process listens there.
-        is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-        raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
-    if code >= 400:
+        raise ApiError(str(error), is_gone=error.is_refused) from error
+    if answer.status >= 400:
         # 408 and 429 ask to be tried again later.
-        is_final = code < 500 and code not in (408, 429)
+        is_final = answer.status < 500 and answer.status not in (408, 429)
         kind = RefusedError if is_final else ApiError
-        raise kind(f"it answers {code}: {text[:300]}", code=code)
-    return _object_in(text, url)
-
-
-def _object_in(text: str, url: str) -> dict[str, Any]:
+        raise kind(f"it answers {answer.status}: {answer.text[:300]}", code=answer.status)
     try:
-        answer = json.loads(text)
+        content = json.loads(answer.text)
     except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise ApiError(f"{url} does not answer like run-api: {text[:80]!r}")
-    return answer
+        content = None
+    if not isinstance(content, dict):
+        raise ApiError(f"{url} does not answer like run-api: {answer.text[:80]!r}")
+    return content
 
 
 def _compressed(group: Mapping[str, Any]) -> bytes:

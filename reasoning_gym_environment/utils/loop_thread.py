@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import EnvironmentSetupError
-from .resilience import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -40,8 +38,7 @@ class LoopThread:
         self._service = service
         self._pid = os.getpid()
         self._is_closed = False
-        self._running: set[asyncio.Future[Any]] = set()
-        self._not_begun: set[Coroutine[Any, Any, Any]] = set()
+        self._running: set[concurrent.futures.Future[Any]] = set()
         self._closing = asyncio.Event()
         # Here and not in the thread, so that the caller gets the error if there are too many open files.
         self._loop = asyncio.new_event_loop()
@@ -60,45 +57,30 @@ class LoopThread:
 
     async def _live(self) -> None:
         await self._closing.wait()
-        # Only the submitted tasks are cancelled here. asyncio has further tasks while it starts a process, and waits
-        # forever if they are cancelled.
-        await cancel_and_wait(self._running)
-        # Other tasks fail without their workers, and end with the loop.
+        # Tasks that still run fail without their workers, and end with the loop.
         await self._service.close()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine in the thread. Raises EnvironmentSetupError after `close`, and in a forked process."""
-        if self._is_gone:
-            work.close()
-            raise EnvironmentSetupError(CLOSED)
-        self._not_begun.add(work)
-        running = asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
-        running.add_done_callback(partial(self._close_if_cancelled, work))
-        return running
-
-    def _close_if_cancelled(self, work: Coroutine[Any, Any, Any], running: Future[Any]) -> None:
-        if running.cancelled():
-            self._loop.call_soon_threadsafe(self._close_unless_begun, work)
-
-    def _close_unless_begun(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Python warns about a coroutine that was cancelled before its first step, unless it is closed."""
-        if work in self._not_begun:
-            self._not_begun.remove(work)
-            work.close()
-
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, and wait for its result."""
-        running = self.submit(work)
+        """Run a coroutine, and wait for its result. Raises EnvironmentSetupError once the thread is closed."""
+        running = self._submit(work)
         try:
             return running.result()
-        except BaseException:
+        except BaseException as error:
             # After Ctrl-C no caller waits for the result.
             running.cancel()
+            if self._is_closed and isinstance(error, concurrent.futures.CancelledError):
+                raise EnvironmentSetupError(CLOSED) from None
             raise
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and await its result in another event loop. Cancelling the wait cancels the coroutine."""
-        return await asyncio.wrap_future(self.submit(work))
+        try:
+            return await asyncio.wrap_future(self._submit(work))
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._is_closed and caller is not None and not caller.cancelling():
+                raise EnvironmentSetupError(CLOSED) from None
+            raise
 
     def close(self) -> None:
         """Cancel all coroutines, and wait for the end of the thread. Safe to call twice, and in a forked process."""
@@ -106,28 +88,47 @@ class LoopThread:
             return
         self._is_closed = True
         atexit.unregister(self.close)
+        # Only the submitted coroutines. asyncio has further tasks while it starts a process, and waits forever if they
+        # are cancelled.
+        for running in list(self._running):
+            running.cancel()
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._is_gone:
+            work.close()
+            raise EnvironmentSetupError(CLOSED)
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return running
 
     @property
     def _is_gone(self) -> bool:
         return self._is_closed or os.getpid() != self._pid
 
-    async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
-        if work not in self._not_begun:
-            # The caller cancelled the work before this first step, and it was closed.
-            raise asyncio.CancelledError
-        self._not_begun.remove(work)
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        caller = asyncio.current_task()
-        assert caller is not None, "asyncio runs this coroutine as a task"
-        try:
-            return await task
-        except asyncio.CancelledError:
-            # A caller that has cancelled its work does not take an error, and asyncio would log it.
-            if self._is_closed and not caller.cancelling():
-                raise EnvironmentSetupError(CLOSED) from None
-            raise
-        finally:
-            self._running.discard(task)
+
+class PerProcess(Generic[T]):
+    """Objects that all threads of a process share, by key. Any thread may call `get`.
+
+    A forked process makes its own objects, because it lacks the threads of its parent.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def get(self, key: str, make: Callable[[], T]) -> T:
+        """The object of this key. The first call makes it, and concurrent calls wait. After an error the next call
+        tries again.
+        """
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+    def _forget(self) -> None:
+        # A new lock too, because another thread of the parent may hold the lock at the time of the fork.
+        self._lock = threading.Lock()
+        self._made: dict[str, T] = {}

@@ -1,9 +1,9 @@
 """Tools for work that takes too long or hangs, for outages, and for events that happen thousands of times.
 
 `with_deadline` cancels a coroutine at its deadline. `supervise` cancels coroutines when another coroutine ends.
-`running` starts a process, and ends it when the `async with` block ends. `BackgroundCalls` makes calls that may hang.
-`Outage` logs the beginning of an outage, its end, and a reminder every minute, and it increases the delay between
-attempts. `RepeatedEvents` logs the first event of a kind in full, and a summary after every hundred events.
+`BackgroundCalls` makes calls that may hang. `Outage` logs the beginning of an outage, its end, and a reminder every
+minute, and it increases the delay between attempts. `RepeatedEvents` logs the first event of a kind in full, and a
+summary after every hundred events.
 
 asyncio has similar tools, with two defects that a run cannot tolerate. If a cancellation arrives together with a
 result, `asyncio.wait_for` of Python 3.10 and 3.11 returns the result and loses the cancellation. A main loop that
@@ -14,21 +14,14 @@ thread that hangs, for example in a call to a file system, would block the exit 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import os
-import signal
-import sys
 import threading
-from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import EnvironmentSetupError
 from .clock import now
 
 T = TypeVar("T")
@@ -37,17 +30,11 @@ T = TypeVar("T")
 async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
     """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
 
-    Raises TimeoutError if `work` has no result by then, or if other code cancels it. Waits until `work` has ended, also
-    if it takes long to react to the cancellation.
+    Raises TimeoutError if `work` has no result by then. Waits until `work` has ended, also if it takes long to react to
+    the cancellation.
     """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([task], timeout=seconds)
-    finally:
-        await cancel_and_wait([task])
-    if task.cancelled():
-        raise TimeoutError
-    return task.result()
+    async with asyncio.timeout(seconds):
+        return await work
 
 
 async def supervise(work: Any, *others: Any) -> None:
@@ -124,44 +111,6 @@ class BackgroundCalls:
                     return
                 make_the_call = self._calls.popleft()
             make_the_call()
-
-
-@contextlib.asynccontextmanager
-async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Process]:
-    """Run `python -m module arguments` in a new session, with its output in `log`, until the block ends."""
-    command = [sys.executable, "-m", module, *arguments]
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        await stop(process)
-
-
-async def stop(process: Process) -> int:
-    """Ask the process to end, and kill it after 10 seconds. Returns its exit code."""
-    if process.returncode is not None:
-        # By now, the system may have given the number of this process to another process.
-        return process.returncode
-    # `process.terminate()` might collect the exit code of a process that has just ended. The event loop, which waits
-    # for this exit code, would then never receive it.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGTERM)
-        with contextlib.suppress(asyncio.TimeoutError):
-            return await with_deadline(10.0, process.wait())
-        os.killpg(process.pid, signal.SIGKILL)
-    return await process.wait()
-
-
-async def fail_if_it_ends(process: Process, name: str, log: Path) -> None:
-    """Wait until the process ends, then raise EnvironmentSetupError, because the process should keep running."""
-    code = await process.wait()
-    printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
-    lines = printed.strip().splitlines() or ["it printed nothing"]
-    last = lines[-1]
-    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (full output: {log})")
 
 
 # --- repeated events: a few lines in the log, and counts for the metrics

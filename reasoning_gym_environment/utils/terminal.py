@@ -7,11 +7,12 @@ it starts to work. Tables are never cut, and a program that reads the output may
 from __future__ import annotations
 
 import contextlib
-import errno
+import math
 import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -19,76 +20,49 @@ from rich.table import Table
 
 from ..errors import EnvironmentSetupError
 
+Number = TypeVar("Number", int, float)
+
 MOST = 10**9
 """The largest number of items, rollouts, seconds and so on that an option accepts."""
 
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
-    with contextlib.suppress(ValueError):
-        if 0.0 <= float(text) <= 1.0:
-            return float(text)
-    raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r:.100}")
+    return _number(float, text, 0, 1, "a number from 0 to 1")
 
 
 def positive(text: str) -> int:
     """A whole number from 1 to MOST."""
-    return _within(text, least=1)
+    return _number(int, text, 1, MOST, f"a whole number from 1 to {MOST}")
 
 
 def not_negative(text: str) -> int:
     """A whole number from 0 to MOST."""
-    return _within(text, least=0)
-
-
-def _within(text: str, *, least: int) -> int:
-    with contextlib.suppress(ValueError):
-        if least <= int(text) <= MOST:
-            return int(text)
-    raise ArgumentTypeError(f"expected a whole number from {least} to {MOST}, got {text!r:.100}")
+    return _number(int, text, 0, MOST, f"a whole number from 0 to {MOST}")
 
 
 def whole(text: str) -> int:
     """Any whole number, such as a seed."""
-    with contextlib.suppress(ValueError):
-        return int(text)
-    raise ArgumentTypeError(f"expected a whole number, got {text!r:.100}")
+    return _number(int, text, -math.inf, math.inf, "a whole number")
 
 
 def seconds(text: str) -> float:
-    """A time in seconds, longer than 0 and not longer than MOST."""
+    """A time of at least a millisecond."""
+    return _number(float, text, 0.001, MOST, f"a number of seconds from 0.001 to {MOST}")
+
+
+def _number(read: Callable[[str], Number], text: str, least: float, most: float, expected: str) -> Number:
     with contextlib.suppress(ValueError):
-        if 0.0 < float(text) <= MOST:
-            return float(text)
-    raise ArgumentTypeError(f"expected a number of seconds greater than 0 and at most {MOST}, got {text!r:.100}")
-
-
-def folder_name(text: str) -> Path:
-    """The name of a folder. `Path("")` would be the current folder."""
-    return _path(text, "a folder")
+        if least <= read(text) <= most:
+            return read(text)
+    raise ArgumentTypeError(f"expected {expected}, got {text!r:.100}")
 
 
 def path_name(text: str) -> Path:
     """The name of a file or a folder. The empty text of a variable that is not set would be the current folder."""
-    return _path(text, "a file or a folder")
-
-
-def _path(text: str, kind: str) -> Path:
     if not text:
-        raise ArgumentTypeError(f"expected the name of {kind}, got ''")
-    path = Path(text)
-    if _leads_to_itself(path):
-        raise ArgumentTypeError(f"expected the name of {kind}, but {text!r:.100} is a link that leads to itself")
-    return path
-
-
-def _leads_to_itself(path: Path) -> bool:
-    """Whether a link in the path leads to itself. `Path.resolve` raises RuntimeError for it before Python 3.13."""
-    try:
-        path.stat()
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
+        raise ArgumentTypeError("expected the name of a file or a folder, got ''")
+    return Path(text)
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
@@ -99,8 +73,6 @@ def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] =
     path = Path(name)
     if not str(name) or path.is_dir():
         raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
-    if _leads_to_itself(path):
-        raise EnvironmentSetupError(f"{setting}: cannot write {path}: it is a link that leads to itself. Remove it.")
     if path.resolve() in [Path(file).resolve() for file in inputs]:
         raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
     with _must_be_writable(setting, path):

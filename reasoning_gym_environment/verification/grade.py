@@ -54,19 +54,16 @@ def grade(
     A format for which the verifier raises an error counts 0. The status is VERIFIER_ERROR if no format could be scored
     and there is no check.
     """
-    native = _native(score_answer, entry, answer)
+    score, error = _native_score(score_answer, entry, answer)
+    native = score or 0.0
     if check is None:
-        return native
+        status = Status.VERIFIER_ERROR if score is None else Status.SCORED
+        return Verdict(native, status, native, error)
     is_right, reason = _decision(check, entry, answer)
     detail = ""
-    if is_right != (native.native == FULL_SCORE):
-        detail = f"{reason}; reasoning-gym pays {native.native:g}"
-    return Verdict(
-        value=FULL_SCORE if is_right else 0.0,
-        bare=native.bare,
-        tagged=native.tagged,
-        detail=detail[:MAX_DETAIL_CHARS],
-    )
+    if is_right != (native == FULL_SCORE):
+        detail = f"{reason}; reasoning-gym pays {native:g}"
+    return Verdict(FULL_SCORE if is_right else 0.0, native=native, detail=detail[:MAX_DETAIL_CHARS])
 
 
 def _decision(check: Check, entry: Entry, answer: str) -> tuple[bool, str]:
@@ -80,18 +77,14 @@ def _decision(check: Check, entry: Entry, answer: str) -> tuple[bool, str]:
     return is_right, "right" if is_right else "not the right answer"
 
 
-def _native(score_answer: Verifier, entry: dict[str, Any], answer: str) -> Verdict:
+def _native_score(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tuple[float | None, str]:
+    """The higher score of both formats, or None if neither could be scored; and the error of a format, if any."""
     bare, bare_error = _verifier_score(score_answer, entry, answer)
     if bare == FULL_SCORE:
-        return Verdict(value=FULL_SCORE, bare=bare)
+        return bare, ""
     tagged, tagged_error = _verifier_score(score_answer, entry, f"<answer>{answer}</answer>")
-    return Verdict(
-        value=max(bare or 0.0, tagged or 0.0),
-        status=Status.VERIFIER_ERROR if bare is None and tagged is None else Status.SCORED,
-        bare=bare,
-        tagged=tagged,
-        detail=bare_error or tagged_error,
-    )
+    scores = [score for score in (bare, tagged) if score is not None]
+    return max(scores, default=None), bare_error or tagged_error
 
 
 def _verifier_score(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tuple[float | None, str]:

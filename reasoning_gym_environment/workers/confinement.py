@@ -92,7 +92,10 @@ def detect() -> Layers:
 
 
 def _hides_files(lock: Callable[[], None], expected: int) -> bool:
-    """Whether opening a folder fails with the error `expected` in a child that has called `lock`."""
+    """Whether opening a folder fails with the error `expected` in a child that has called `lock`.
+
+    Raises OSError if the child was killed, so that a lack of memory does not look like a lack of this layer.
+    """
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -101,7 +104,10 @@ def _hides_files(lock: Callable[[], None], expected: int) -> bool:
             code = 0 if _error_of_opening_root() == expected else 1
         finally:
             os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == -signal.SIGKILL:
+        raise OSError("a trial of the sandbox was killed")
+    return code == 0
 
 
 def _error_of_opening_root() -> int | None:
@@ -256,14 +262,12 @@ def _numbers(calls: str, machine: int) -> tuple[int, ...]:
 
 X86_64 = Arch(0xC000003E, 317, 1, 9, 10, 16, _numbers(_HARMLESS, 0), _numbers(_PATHS, 0), has_x32=True)
 AARCH64 = Arch(0xC00000B7, 277, 64, 222, 226, 29, _numbers(_HARMLESS, 1), _numbers(_PATHS, 1))
-_ARCHS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
+_ARCHS = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def current_arch() -> Arch | None:
-    """This machine, or None if the filter does not support it: not Linux, another processor, 32-bit Python."""
-    if not _LINUX or sys.maxsize < 2**32:
-        return None
-    return _ARCHS.get(platform.machine().lower())
+    """This machine, or None if the filter does not support it: not Linux, or another processor."""
+    return _ARCHS.get(platform.machine()) if _LINUX else None
 
 
 def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:

@@ -32,7 +32,7 @@ from ..tasks import reasoning_gym_source as library
 from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
 from . import confinement
 from .datasets import DatasetCache, is_reseeded
-from .protocol import Channel, Imports, UnreadableMessageError
+from .protocol import Imports, UnreadableMessageError, open_channel
 
 MEMORY_BYTES = 2 << 30
 """Bytes that a worker may map in addition to those that it has mapped when it is ready for the first item."""
@@ -63,13 +63,8 @@ def main(parent: int) -> None:
 
     pool.py starts this function in a new process.
     """
-    confinement.die_with_parent(parent)
-    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. Workers ignore them, because the parent decides when
-    # its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = open_channel(parent)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    channel = Channel()
     imports: Imports = channel.receive()
     try:
         imports.perform()
@@ -99,10 +94,9 @@ def main(parent: int) -> None:
                 with _empty_folder():
                     reply = _reply(job, datasets)
             except MemoryError:
+                channel.send(pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")))
                 # The failed item may still hold memory. A new worker gives the next item the whole limit.
-                reply = pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB"))
-                channel.send(reply, is_last=True)
-                return
+                os._exit(0)
             signal.setitimer(signal.ITIMER_PROF, 0)
             channel.send(reply)
 

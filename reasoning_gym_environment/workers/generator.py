@@ -9,17 +9,11 @@ seed and config give the same item in every process.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import os
 import pickle
-import shutil
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError, NoRightAnswerError
@@ -42,7 +36,7 @@ class ProcessGenerator:
 
     `timeout_s` is the processor time that an item may take. On a busy machine, an item may take more elapsed time, but
     at most WALL_FACTOR times `timeout_s`, because an item that only waits uses no processor time. The workers import
-    reasoning-gym from the folder `library_path` (a checkout's root or the installed package), and `task_modules`.
+    `task_modules`.
     """
 
     def __init__(
@@ -50,13 +44,12 @@ class ProcessGenerator:
         *,
         num_workers: int = 1,
         timeout_s: float = ITEM_TIMEOUT_S,
-        library_path: str | None = None,
         task_modules: Sequence[str] = (),
     ) -> None:
         self._timeout_s = timeout_s
-        imports = Imports.as_here(library_path, task_modules)
+        imports = Imports.as_here(task_modules)
         # The parent owns this folder, so that a killed worker leaves no files behind.
-        self._folder = TemporaryFolder("items")
+        self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
         variables = {"PYTHONHASHSEED": "0", "TMPDIR": self._folder.name}
         self._workers = [
             WorkerProcess("generation_worker", "A generation worker", imports, **variables) for _ in range(num_workers)
@@ -121,48 +114,3 @@ def _read(reply: bytes) -> Any:
         return pickle.loads(reply)
     except Exception as error:  # noqa: BLE001
         return Failure(f"it cannot be read here: {type(error).__name__}: {error}")
-
-
-# --- temporary folders
-
-_PREFIX = "reasoning-gym-"
-_LOCK = ".lock"
-
-
-class TemporaryFolder:
-    """A temporary folder that lives as long as this process. The constructor removes the folders of dead processes.
-
-    The process locks a file in its folder, and the kernel releases the lock when the process ends or is killed. On a
-    file system without locks, the folder has no such file. Other processes then never remove the folder.
-    """
-
-    def __init__(self, kind: str) -> None:
-        _remove_abandoned_folders(Path(tempfile.gettempdir()))
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
-        self.name = self._folder.name
-        # The file gets its final name only after it is locked. Before that, it would look like the file of a dead
-        # process, and another process could remove the folder.
-        path = Path(self.name, f"{_LOCK}-is-made")
-        self._lock = path.open("w")
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            path.rename(path.with_name(_LOCK))
-
-    def cleanup(self) -> None:
-        """Remove the folder. Safe to call twice."""
-        self._folder.cleanup()
-        self._lock.close()
-
-
-def _remove_abandoned_folders(place: Path) -> None:
-    for folder in place.glob(f"{_PREFIX}*"):
-        # An error means that the folder stays: its process is running, it has no lock file, or another process is
-        # removing it. Folders of other users stay too.
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-                continue
-            with Path(folder, _LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-                logger.info("Removed %s of a run that was killed.", folder)

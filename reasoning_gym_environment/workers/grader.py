@@ -16,13 +16,13 @@ import logging
 import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import Status, Verdict
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
-from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest
+from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest, Sandbox
 from .pool import WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
 
@@ -43,40 +43,14 @@ them. A fork copies the page table, and each page that the child touches causes 
 together take longer than grading most groups. With another C library, these variables have little or no effect."""
 
 
-class _ScoringWorker(WorkerProcess):
-    """A scoring worker. If it has other protections after a restart, the log says so."""
-
-    async def start(self) -> None:
-        """Start the process. Raises EnvironmentSetupError if it cannot start."""
-        before = self.ready.get("layers")
-        await super().start()
-        layers = self.ready["layers"]
-        if before not in (None, layers):
-            logger.warning("A restarted scoring worker has the protections %s. It had %s before.", layers, before)
-
-
-class _ConfinedWorker(_ScoringWorker):
-    """A scoring worker that refuses to run without a filter of system calls, after a restart too."""
-
-    async def start(self) -> None:
-        """Start the process. Raises EnvironmentSetupError if it cannot start, or if system calls are not filtered."""
-        await super().start()
-        if not self.ready["is_confined"]:
-            await self.kill()
-            raise EnvironmentSetupError(
-                "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
-                f"got {self.ready['layers']}. Use sandbox: auto to run with less."
-            )
-
-
 class SandboxGrader:
     """Grades a group's answers on one of `num_workers` processes; `timeout_s` is the deadline of each answer.
 
     `sandbox`: "auto" uses the layers that the machine offers, "require" refuses to start without a filter of system
-    calls, "off" uses only the guards and the deadline. The workers import reasoning-gym from the folder `library_path`
-    (a checkout's root or the installed package), and `task_modules`. The grader refuses a task whose verifier evaluates
-    text without a guard. If `allow_unguarded` names the task, the grader accepts it, and grades every answer in a
-    separate process. With `strict`, the forms and validators decide whether an answer is right.
+    calls, "off" uses only the guards and the deadline. The workers import `task_modules`. The grader refuses a task
+    whose verifier evaluates text without a guard. If `allow_unguarded` names the task, the grader accepts it, and
+    grades every answer in a separate process. With `strict`, the forms and validators decide whether an answer is
+    right.
     """
 
     def __init__(
@@ -84,19 +58,18 @@ class SandboxGrader:
         *,
         num_workers: int,
         timeout_s: float = ANSWER_TIMEOUT_S,
-        sandbox: Literal["auto", "require", "off"] = "auto",
-        library_path: str | None = None,
+        sandbox: Sandbox = "auto",
         task_modules: Sequence[str] = (),
         allow_unguarded: Collection[str] = (),
         strict: bool = False,
     ) -> None:
         self._timeout_s = timeout_s
         self._sandbox = sandbox
-        imports = Imports.as_here(library_path, task_modules)
-        start = GradingStart(sandbox != "off", imports, frozenset(allow_unguarded), strict)
-        kind = _ConfinedWorker if sandbox == "require" else _ScoringWorker
+        imports = Imports.as_here(task_modules)
+        start = GradingStart(sandbox, imports, frozenset(allow_unguarded), strict)
         self._workers = [
-            kind("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK) for _ in range(num_workers)
+            WorkerProcess("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK)
+            for _ in range(num_workers)
         ]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)

@@ -24,11 +24,12 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from ..errors import EnvironmentSetupError
 from ..records import Status, Verdict
 from ..tasks import reasoning_gym_source as library
 from ..verification.grade import Verifier, check_for, grade
@@ -37,10 +38,10 @@ from .confinement import RESULT_FD, ChildConfinement
 from .datasets import DatasetCache
 from .protocol import (
     RECORD_SIZE,
-    Channel,
     Imports,
     ProtocolError,
     UnreadableMessageError,
+    open_channel,
     pack_record,
     unpack_record,
 )
@@ -73,6 +74,7 @@ _SYMPY_PACKAGES = (
 """Packages of sympy that import their modules only when an expression needs them."""
 
 GradeAnswer = Callable[[str], Verdict]
+Sandbox: TypeAlias = Literal["auto", "require", "off"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class GradingStart:
     A task whose verifier evaluates text without a guard is refused, unless `allow_unguarded` names it.
     """
 
-    confined: bool
+    sandbox: Sandbox
     imports: Imports
     allow_unguarded: frozenset[str] = frozenset()
     strict: bool = False
@@ -109,21 +111,16 @@ class DatasetError(Exception):
 
 def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
-    confinement.die_with_parent(parent)
-    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. The parent decides when its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    channel = Channel()
+    channel = open_channel(parent)
     try:
         start: GradingStart = channel.receive()
-        candidates, unguarded = _prepare(start)
-        child = _rehearsed(candidates)
+        child, unguarded = _prepare(start)
+        _rehearse(child)
     # A task module may raise any exception. The parent reports it.
     except Exception as error:  # noqa: BLE001
         channel.send(json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode())
         return
-    ready = {"layers": child.layers.describe(), "is_confined": child.layers.seccomp}
-    channel.send(json.dumps(ready).encode())
+    channel.send(json.dumps({"layers": child.layers.describe()}).encode())
     datasets = DatasetCache()
     # The environment closes the socket when it ends.
     with contextlib.suppress(EOFError, BrokenPipeError):
@@ -353,13 +350,19 @@ def _describe_end(status: int) -> Verdict:
 # --- start ---
 
 
-def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str]]:
+def _prepare(start: GradingStart) -> tuple[ChildConfinement, dict[str, str]]:
     """Import and guard the verifiers, then confine this process.
 
-    Returns the possible confinements of its children, the strongest first, and the unguarded tasks with the reason.
+    Returns the confinement of its children, and the unguarded tasks with the reason. Raises EnvironmentSetupError if
+    the sandbox is required and this machine cannot filter system calls.
     """
     confinement.volunteer_for_oom_kill()
-    layers = confinement.detect() if start.confined else confinement.Layers()
+    layers = confinement.Layers() if start.sandbox == "off" else confinement.detect()
+    if start.sandbox == "require" and not layers.seccomp:
+        raise EnvironmentSetupError(
+            "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
+            f"got {layers.describe()}. Use sandbox: auto to run with less"
+        )
     start.imports.perform()
     from ..verification import eval_guards
 
@@ -367,29 +370,24 @@ def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str
     _import_all_of_sympy()
     gc.collect()
     gc.freeze()
-    # An unknown C library may need a system call that the filter forbids. Both candidates read /proc, so they are built
-    # before this process confines itself.
-    candidates = [ChildConfinement(layers)]
-    if layers.seccomp:
-        candidates.append(ChildConfinement(replace(layers, seccomp=False)))
+    # This call reads /proc, so it comes before this process confines itself.
+    child = ChildConfinement(layers)
     paths = sysconfig.get_paths()
     folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
     folders += _SYSTEM_LIBRARIES
     # A dataset of the user may read files that lie beside its module.
     folders += [str(Path(module).parent) for module in start.imports.task_modules if module.endswith(".py")]
     confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
-    return candidates, unguarded
+    return child, unguarded
 
 
-def _rehearsed(candidates: Iterable[ChildConfinement]) -> ChildConfinement:
-    """The first confinement in which a child scores a right and a wrong answer. Raises RuntimeError if none works."""
+def _rehearse(child: ChildConfinement) -> None:
+    """Raise RuntimeError unless a confined child scores a right and a wrong answer."""
     request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
-    for child in candidates:
-        graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
-        if [verdict.value for verdict in graded] == [1.0, 0.0]:
-            return child
-    failure = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)
-    raise RuntimeError(f"a confined child cannot score: {failure}")
+    graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
+    if [verdict.value for verdict in graded] != [1.0, 0.0]:
+        failures = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)
+        raise RuntimeError(f"a confined child cannot score: {failures}")
 
 
 def _import_all_of_sympy() -> None:

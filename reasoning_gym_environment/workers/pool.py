@@ -28,16 +28,13 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..utils.resilience import Outage
-from .protocol import HEADER_SIZE, unpack_header
+from .protocol import HEADER_SIZE
 
 START_ALLOWANCE_S = 120.0
 """A worker that is not ready after this time counts as failed."""
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 """The first and the longest delay between two attempts to restart a worker."""
-LONGEST_PAUSE_S = 60.0
-"""The longest pause before the restart of a worker that died of a request. The pause is a second longer for each worker
-that died before it, without a reply between. So an hour without memory fails few requests."""
 ATTEMPTS = 2
 """A request fails after it has killed this many workers."""
 MAX_REPLY_BYTES = 1 << 30
@@ -128,9 +125,6 @@ class WorkerProcess:
                 f"{self.who} could not start: {str(error).rstrip('.')}. It runs {sys.executable} with an empty "
                 f"environment{self._hint}."
             ) from error
-        except BaseException:
-            await self.kill()
-            raise
 
     async def _spawn(self) -> None:
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -163,22 +157,21 @@ class WorkerProcess:
         """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
         limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
-        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown. Also
-        ends the process after a reply that it marks as its last, because a message sent during its exit would be lost.
+        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown.
         """
         # The end of the process closes the socket, which ends the wait below.
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(limit_s, self.end)
-        is_ready_for_more = False
+        is_answered = False
         try:
             # There is no drain: if the process has stopped reading, the deadline ends the wait.
             # Pickled once more, so that the worker finds the end of a message that it cannot read.
             self._writer.write(pickle.dumps(message))
-            size, is_last = unpack_header(await self._reader.readexactly(HEADER_SIZE))
+            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "little")
             if size > MAX_REPLY_BYTES:
                 raise WorkerDiedError(f"it announced a reply of {size} bytes")
             reply = await self._reader.readexactly(size)
-            is_ready_for_more = not is_last
+            is_answered = True
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             is_late = deadline.when() <= loop.time()
@@ -189,7 +182,7 @@ class WorkerProcess:
             raise WorkerDiedError(f"it ended with exit status {code}") from error
         finally:
             deadline.cancel()
-            if not is_ready_for_more:
+            if not is_answered:
                 self.end()
 
     def end(self) -> None:
@@ -228,8 +221,6 @@ class WorkerPool:
         self._turn = asyncio.Lock()
         self._replacements: set[asyncio.Task[None]] = set()
         self._is_open = False
-        self._deaths = 0
-        """Workers that died in a row."""
 
     async def start(self) -> None:
         """Start all workers in parallel. If a worker cannot start, kill all workers and raise EnvironmentSetupError."""
@@ -249,23 +240,18 @@ class WorkerPool:
         """
         for _ in range(ATTEMPTS):
             worker = await self._borrow()
-            pause_s = 0.0
             try:
-                reply = await worker.ask(message, limit_s)
-                self._deaths = 0
-                return reply
+                return await worker.ask(message, limit_s)
             except WorkerDiedError as error:
                 if not self._is_open:
                     raise PoolClosedError from error
                 died = error
-                pause_s = min(self._deaths, LONGEST_PAUSE_S)
-                self._deaths += 1
                 self._logger.warning("%s died of %s: %s.", worker.who, what, error)
             finally:
                 if worker.is_running:
                     self._idle.put_nowait(worker)
                 elif self._is_open:
-                    self._replace(worker, pause_s)
+                    self._replace(worker)
         raise WorkerDiedError(f"{ATTEMPTS} workers died of it, the last one because {died}")
 
     async def _borrow(self) -> WorkerProcess:
@@ -290,14 +276,13 @@ class WorkerPool:
         await asyncio.gather(*(worker.kill() for worker in self._workers))
         self._idle.put_nowait(None)
 
-    def _replace(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         self._counts["worker_restarts"] += 1
-        replacement = asyncio.create_task(self._start_again(worker, pause_s))
+        replacement = asyncio.create_task(self._start_again(worker))
         self._replacements.add(replacement)
         replacement.add_done_callback(self._replacements.discard)
 
-    async def _start_again(self, worker: WorkerProcess, pause_s: float) -> None:
-        await asyncio.sleep(pause_s)
+    async def _start_again(self, worker: WorkerProcess) -> None:
         while True:
             try:
                 await worker.start()

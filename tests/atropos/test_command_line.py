@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shlex
 import sys
 import warnings
@@ -195,7 +194,6 @@ MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text(encoding="utf-8"
 def test_a_mistake_is_one_line_before_any_work(mistake: dict[str, str], refused: Run) -> None:
     Path("run.yaml").write_text(mistake.get("file", "{}"))
     Path("a_file").touch()
-    Path("loop").symlink_to("loop")
     [line] = refused(mistake["run"])
     assert mistake["says"] in line
 
@@ -286,9 +284,7 @@ testing: false
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_for_each_section(
-    command: str, run: Run, caplog: Any
-) -> None:
+def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_each(command: str, run: Run, caplog: Any) -> None:
     Path("tinker.yaml").write_text(TINKER.replace("sglang", "vllm"))
     made = run(f"{command} --config tinker.yaml --max_n_completions 4 --proxy_url=http://localhost:9100")
     assert (made["config"].group_size, [server.num_requests_for_eval for server in made["server_configs"]]) == (
@@ -296,20 +292,15 @@ def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_for_each_s
         [256, 256],
     )
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    names = [re.findall(r"(\S+) \(", line) for line in warned]
-    assert names == [
-        ["tinker", "max_n_completions", "proxy_url"],
-        ["env.start_tok_length"],
-        ["openai.weight", "openai.temperature"],
-    ]
-    assert all(line.startswith("No effect in this environment: ") for line in warned)
+    names = "max_n_completions proxy_url tinker env.start_tok_length openai.weight openai.temperature"
+    assert [line.partition(" has no effect in this environment: ")[0] for line in warned] == names.split()
 
 
 def test_a_name_without_effect_is_a_setting_if_the_class_of_config_has_it(run: Run, caplog: Any) -> None:
     own = type("Own", (ReasoningGymEnvConfig,), {"__annotations__": {"start_tok_length": int}, "start_tok_length": 3})
     environment = type("Environment", (Probe,), {"env_config_cls": own})
     assert run("serve --env.start_tok_length 7", environment)["config"].start_tok_length == 7
-    assert "No effect" not in caplog.text
+    assert "no effect" not in caplog.text
 
 
 def test_a_key_that_is_not_there_names_its_variable_and_nothing_that_may_be_a_key(refused: Run) -> None:

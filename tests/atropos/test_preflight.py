@@ -17,10 +17,10 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import preflight
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
+from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from testing.env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
 from testing.process_table import until
 

@@ -21,10 +21,10 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
 from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS, LOG_EVERY, MEASURED_PROMPTS
 from reasoning_gym_environment.atropos.process import process as run_process
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.run import Mode
+from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.json_lines import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import Telemetry

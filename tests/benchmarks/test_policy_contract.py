@@ -21,7 +21,7 @@ from benchmarks.samplers.weighted import WeightedTasks
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.sampling.curriculum import GroupResult
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
-from reasoning_gym_environment.settings import SamplingSettings
+from reasoning_gym_environment.settings.components import SamplingSettings
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
 

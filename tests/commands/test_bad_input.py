@@ -172,31 +172,6 @@ def test_an_empty_name_is_refused_and_means_neither_this_folder_nor_all_tasks(
     assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["report", "samples.jsonl", "--output=loop"],
-        ["report", "loop"],
-        ["export", "loop/x", "--to=out"],
-        ["export", "samples.jsonl", "--to=loop"],
-        ["regrade", "loop/x"],
-        ["regrade", "samples.jsonl", "--to=loop"],
-        ["audit", "gcd", "--json=loop"],
-    ],
-    ids=" ".join,
-)
-def test_a_link_that_leads_to_itself_is_reported_in_one_line(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("loop").symlink_to("loop")
-    write_lines(Path("samples.jsonl"), [regradable("<answer>1</answer>")])
-    with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
-    assert end.value.code == 2
-    assert "loop" in capsys.readouterr().err.splitlines()[-1]
-
-
 # --- numbers
 
 SEEDS = ("seed", "eval_seed")

@@ -23,7 +23,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
-from reasoning_gym_environment.settings import EvaluationSettings
+from reasoning_gym_environment.settings.components import EvaluationSettings
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.in_process import InProcessGenerator, InProcessGrader
 

@@ -39,7 +39,7 @@ def test_the_configuration_page_is_what_the_settings_say(generator: dict[str, An
 
 
 def test_every_setting_is_there_once_under_a_heading(generator: dict[str, Any]) -> None:
-    from reasoning_gym_environment.config import BaseEnvConfig, ReasoningGymEnvConfig
+    from reasoning_gym_environment.settings.environment import BaseEnvConfig, ReasoningGymEnvConfig
 
     rows = re.findall(r"^\| `(\w+)` \|", generator["page"]().split("## Inference servers")[0], re.MULTILINE)
     unused = set(generator["UNUSED"])
@@ -102,6 +102,8 @@ def test_a_name_that_a_module_does_not_have_is_found() -> None:
 def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(ROOT / page)
     assert blocks
+    # The reader is in the checkout.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stderr}"

@@ -1,4 +1,7 @@
-"""Python, the grader over HTTP, and Atropos give the same rewards; run by test_real_libraries.py, from the wheel."""
+"""Python, exported rows, the grader over HTTP, and Atropos give the same rewards.
+
+Run by test_real_libraries.py, from the wheel.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from reasoning_gym_environment import Tasks
+from reasoning_gym_environment import Tasks, grade_rows, row_rewards
 from reasoning_gym_environment.commands.item_formats import ExportedItem, nemo_row
+from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -31,6 +35,13 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
             rewards = list(group.rewards.values())
             grades = await tasks.grade_async(group.problem, group.completions)
             assert [grade.reward for grade in grades] == rewards
+            row = Recipe.of(group.problem).as_row()
+            rows = [row] * len(rewards)
+            graded_rows = await asyncio.to_thread(grade_rows, tasks, rows, group.completions)
+            assert [grade.reward for grade in graded_rows] == rewards
+            columns = {name: [value] * len(rewards) for name, value in row.items()}
+            function = row_rewards(tasks)
+            assert await asyncio.to_thread(function, completions=group.completions, **columns) == rewards
             for found in graded_over_http(client, group):
                 assert [grade["reward"] for grade in found] == rewards
                 assert all(grade["reason"] for grade in found if grade["reward"] is None)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations.openenv import Groups
+from reasoning_gym_environment.integrations.openenv import SharedQuestion, SharedQuestions
+from reasoning_gym_environment.records import Problem
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
@@ -121,30 +123,34 @@ class SpyStream:
         self.drawn = 0
         self.observed: list[tuple[int, list[float | None]]] = []
 
-    def next(self) -> Any:
+    def next(self) -> Problem:
         self.drawn += 1
-        return self.drawn
+        entry = {"question": "?", "answer": "", "metadata": {}}
+        return Problem("chain_sum", "arithmetic", "train", index=self.drawn, seed=0, config={}, entry=entry)
 
-    def observe(self, problem: Any, rewards: list[float | None]) -> None:
-        self.observed.append((problem, [*rewards]))
+    def observe(self, problem: Problem, rewards: list[float | None]) -> None:
+        self.observed.append((problem.index, [*rewards]))
 
 
-def test_a_group_is_observed_once_when_its_last_session_has_finished() -> None:
+def test_a_question_is_observed_once_when_the_last_session_of_its_group_has_finished() -> None:
     stream = SpyStream()
-    groups = Groups(stream)  # type: ignore[arg-type]
-    first = groups.join("a", 3)
+    shared = SharedQuestions(stream)  # type: ignore[arg-type]
+    first = shared.join("a", 3)
     with pytest.raises(EnvironmentSetupError, match="group_size of group a: expected 3, got 2"):
-        groups.join("a", 2)
-    other = groups.join("b", 1)
-    groups.finish(first, 1.0)
-    assert groups.join("a", 3) is groups.join("a", 3) is first
+        shared.join("a", 2)
+    other = shared.join("b", 1)
+    shared.finish(first, 1.0)
+    assert shared.join("a", 3) is shared.join("a", 3) is first
     # The next session of this name belongs to the next group.
-    assert groups.join("a", 3).problem == 3
-    groups.finish(first, None)
+    assert shared.join("a", 3).problem.index == 3
+    shared.finish(first, None)
     assert stream.observed == []
-    groups.finish(first, 0.0)
-    groups.finish(other, 1.0)
+    shared.finish(first, 0.0)
+    shared.finish(other, 1.0)
     assert stream.observed == [(1, [1.0, None, 0.0]), (2, [1.0])]
+    # A held-out question teaches the stream nothing.
+    shared.finish(SharedQuestion(replace(first.problem, split="eval")), 1.0)
+    assert len(stream.observed) == 2
 
 
 async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp_path: Path) -> None:

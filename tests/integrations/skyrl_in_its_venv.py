@@ -29,7 +29,7 @@ from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
-from reasoning_gym_environment.integrations.recipe import RecentItems, items_for
+from reasoning_gym_environment.integrations.recipe import RecipeGrader, grader_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups
@@ -41,13 +41,13 @@ NAN = math.nan
 
 
 @pytest.fixture(scope="module", autouse=True)
-def items() -> Iterator[RecentItems]:
+def grader() -> Iterator[RecipeGrader]:
     """The items and the workers of the registered environments."""
     register(**SETTINGS)
     register(THINKING_OPENED, thinking_opened=True, **SETTINGS)
-    items = items_for(SETTINGS)
-    yield items
-    items.tasks.close()
+    grader = grader_for(SETTINGS)
+    yield grader
+    grader.tasks.close()
 
 
 @pytest.fixture(scope="module")
@@ -140,22 +140,22 @@ def test_metadata_and_metrics(problems: dict[str, PromptedProblem]) -> None:
     assert means == {"unscored": 0.25, "score": third, "correct": third, "format_failure": third}
 
 
-def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], items: RecentItems) -> None:
+def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], grader: RecipeGrader) -> None:
     problem = problems["chain_sum"]
-    items._making.clear()
-    before = items.tasks.metrics()["generation/items"]
+    grader._making.clear()
+    before = grader.tasks.metrics()["generation/items"]
     right = f"<answer>{problem.entry['answer']}</answer>"
     episodes = run_all(problem, [right, "<answer>x</answer>"] * 16)
     assert [episode.reward for episode in episodes] == [1.0, 0.0] * 16
-    assert items.tasks.metrics()["generation/items"] - before == 1
+    assert grader.tasks.metrics()["generation/items"] - before == 1
 
 
 async def test_a_generator_may_call_the_environment_in_its_event_loop(
-    problems: dict[str, PromptedProblem], items: RecentItems
+    problems: dict[str, PromptedProblem], grader: RecipeGrader
 ) -> None:
     problem = problems["countdown"]
     right = f"<answer>{problem.entry['answer']}</answer>"
-    items._making.clear()
+    grader._making.clear()
     # Without threads (`max_env_workers` is 0), and with them.
     assert run(problem, right).reward == 1.0
     episodes = await asyncio.gather(*(asyncio.to_thread(run, problem, right) for _ in range(4)))
@@ -180,7 +180,7 @@ def test_the_recipe_of_another_release_leaves_the_completion_unscored(
         episode = run(problem, right, question_digest="other")
     assert episode.reward is None
     metadata = episode.output["metadata"]
-    assert metadata["outcome"] == "not graded"
+    assert metadata["outcome"] == "crashed"
     assert metadata["score"] is None
     assert "same release of reasoning-gym" in metadata["reason"]
     assert "chain_sum: a completion has no score" in caplog.text

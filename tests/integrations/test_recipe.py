@@ -1,10 +1,9 @@
-"""A recipe makes the same item again, also after it was a line of JSON."""
+"""A recipe makes the same item again, also after it was a line of JSON, and its completions earn what they earn."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,24 +11,51 @@ from typing import Any, cast
 import pandas
 import pytest
 
-from reasoning_gym_environment import HeldOut, Tasks
-from reasoning_gym_environment.api import PromptedProblem
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
-from reasoning_gym_environment.integrations.recipe import RecentItems, Recipe
+from reasoning_gym_environment import Grade, PromptedProblem, Tasks, grade_rows, row_rewards
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, UnknownNameError
+from reasoning_gym_environment.integrations import recipe as module
+from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader
 from reasoning_gym_environment.sampling.seeds import question_digest
 
-# Items with tuples, keys that are no texts, and a config with nested objects.
-TASKS = "arc_agi,complex_arithmetic,countdown,composite,rearc"
+
+@pytest.fixture
+def problem(tasks_in_process: Tasks) -> PromptedProblem:
+    return tasks_in_process.draw("chain_sum", 1)
 
 
-async def test_a_recipe_makes_the_same_item_again() -> None:
-    with Tasks(TASKS, complexity_mode=0.5) as tasks:
-        held_out = HeldOut(tasks, per_task=1, complexity=0.5)
-        for problem in held_out:
-            row = json.loads(json.dumps(Recipe.of(problem).as_row()))
-            made = await Recipe.from_row(row).make_async(tasks)
-            assert made.entry == problem.entry
-            assert made.config == problem.config
+@pytest.fixture
+def made(tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds of the items that were made again."""
+    seeds: list[int] = []
+    make = tasks_in_process.make_async
+
+    async def counted(task: str, seed: int, config: Any) -> PromptedProblem:
+        seeds.append(seed)
+        # Another caller comes meanwhile.
+        await asyncio.sleep(0)
+        return await make(task, seed, config)
+
+    monkeypatch.setattr(tasks_in_process, "make_async", counted)
+    return seeds
+
+
+def right(problem: PromptedProblem) -> str:
+    return f"<answer>{problem.entry['answer']}</answer>"
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The rows as TRL passes them to a reward function, with columns of the trainer's own."""
+    columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in rows[0]}
+    return {**columns, "prompts": [[]] * len(rows), "pass_rate": [None] * len(rows)}
+
+
+@pytest.mark.parametrize(("task", "level"), [("arc_agi", None), ("complex_arithmetic", None), ("rearc", 1)])
+async def test_a_recipe_makes_the_same_item_again(tasks_in_process: Tasks, task: str, level: int | None) -> None:
+    problem = await tasks_in_process.draw_async(task, 5, level)
+    row = json.loads(json.dumps(Recipe.of(problem).as_row()))
+    again = await Recipe.from_row(row).make(tasks_in_process)
+    assert again.entry == problem.entry
+    assert again.config == problem.config
 
 
 @pytest.mark.parametrize("level", [None, 3])
@@ -39,11 +65,9 @@ def test_a_table_of_pandas_has_the_same_recipe(level: int | None) -> None:
     assert Recipe.from_row(row) == recipe
 
 
-def test_another_question_is_not_graded() -> None:
-    with Tasks("chain_sum") as tasks:
-        recipe = Recipe.of(tasks.draw("chain_sum", 1))
-        with pytest.raises(GenerationError, match=r"chain_sum, seed 7.*same release"):
-            replace(recipe, seed=7).make(tasks)
+async def test_another_question_is_not_graded(tasks_in_process: Tasks, problem: PromptedProblem) -> None:
+    with pytest.raises(GenerationError, match=r"chain_sum, seed 7.*same release"):
+        await replace(Recipe.of(problem), seed=7).make(tasks_in_process)
 
 
 @pytest.mark.parametrize(
@@ -64,26 +88,115 @@ def test_a_row_without_a_recipe_is_refused(change: dict[str, object]) -> None:
         Recipe.from_row(incomplete)
 
 
-async def test_a_failure_that_nobody_waited_for_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Future[Any]] = []
+# --- the grader of recipes
 
-    def begin(recipe: Recipe, tasks: Tasks) -> Future[Any]:
-        made.append(Future())
-        return made[-1]
 
-    monkeypatch.setattr(Recipe, "begin", begin)
-    problem = cast(PromptedProblem, SimpleNamespace(question="1 + 1?"))
+async def test_completions_that_come_one_by_one_share_their_item(
+    tasks_in_process: Tasks, problem: PromptedProblem, made: list[int]
+) -> None:
+    grader = RecipeGrader(tasks_in_process)
+    texts = [right(problem), "<answer>x</answer>"] * 8
+    graded = await asyncio.gather(*[grader.grade_async(Recipe.of(problem), [text]) for text in texts])
+    assert [grade.reward for [grade] in graded] == [1.0, 0.0] * 8
+    assert len(made) == 1
+
+
+def test_items_that_were_not_used_for_long_are_made_again(
+    tasks_in_process: Tasks, made: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_ITEMS", 2)
+    grader = RecipeGrader(tasks_in_process)
+    recipes = [Recipe.of(tasks_in_process.draw("chain_sum", seed)) for seed in range(3)]
+    for number in (0, 1, 0, 2, 0, 1):
+        grader.grade(recipes[number], [])
+    assert made == [recipes[number].seed for number in (0, 1, 2, 1)]
+
+
+async def test_after_a_failure_the_next_caller_tries_again() -> None:
+    problem = SimpleNamespace(question="1 + 1?")
     recipe = Recipe("chain_sum", 1, "{}", None, question_digest(problem.question))
-    items = RecentItems(cast(Tasks, None))
-    stopped = asyncio.ensure_future(items.get_async(recipe))
-    await asyncio.sleep(0)
-    stopped.cancel()
+    is_called, may_end = asyncio.Event(), asyncio.Event()
+    attempts = 0
+
+    async def make(*_: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        is_called.set()
+        await may_end.wait()
+        if attempts == 1:
+            raise GenerationError("too late")
+        return problem
+
+    served = {"chain_sum": SimpleNamespace(name="chain_sum")}
+    tasks: Any = SimpleNamespace(catalog=served, make_async=make, _thread=None)
+    grader = RecipeGrader(tasks)
+    cancelled = asyncio.ensure_future(grader._item(recipe))
+    sharing = asyncio.ensure_future(grader._item(recipe))
+    await is_called.wait()
+    cancelled.cancel()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
-        await stopped
-    made[0].set_exception(GenerationError("too late"))
-    made_again = asyncio.ensure_future(items.get_async(recipe))
-    await asyncio.sleep(0)
-    made[1].set_result(problem)
-    assert await made_again is problem
-    assert items.get(recipe) is problem
-    assert len(made) == 2
+        await cancelled
+    with pytest.raises(GenerationError):
+        await sharing
+    assert attempts == 1
+    assert await grader._item(recipe) is problem is await grader._item(recipe)
+    assert attempts == 2
+
+
+# --- rows
+
+
+def test_grades_are_in_the_order_of_the_rows(tasks_in_process: Tasks) -> None:
+    problems = [tasks_in_process.draw("chain_sum", seed) for seed in (1, 2, 1, 3)]
+    rows = [Recipe.of(problem).as_row() for problem in problems]
+    answers = [right(problem) for problem in problems]
+    wrong = [answers[0], "<answer>x</answer>", "<answer>x</answer>", answers[3]]
+    assert rewards_of(grade_rows(tasks_in_process, rows, answers)) == [1.0] * 4
+    assert rewards_of(grade_rows(tasks_in_process, rows, wrong)) == [1.0, 0.0, 0.0, 1.0]
+    function = row_rewards(tasks_in_process)
+    assert function.__name__ == "reasoning_gym"
+    conversations = [[{"role": "assistant", "content": text}] for text in wrong]
+    for completions in (wrong, conversations):
+        assert function(completions=completions, **columns_of(rows)) == [1.0, 0.0, 0.0, 1.0]
+
+
+def rewards_of(grades: list[Grade]) -> list[float | None]:
+    return [grade.reward for grade in grades]
+
+
+@pytest.mark.parametrize(("opened", "reward"), [(False, 1.0), (True, 0.0)])
+def test_the_thinking_that_the_prompt_opened_is_not_the_answer(
+    tasks_in_process: Tasks, problem: PromptedProblem, opened: bool, reward: float
+) -> None:
+    rewards = row_rewards(tasks_in_process, thinking_opened=opened)
+    assert rewards(completions=[right(problem)], **columns_of([Recipe.of(problem).as_row()])) == [reward]
+
+
+def test_an_item_that_cannot_be_made_is_unscored_and_the_others_are_graded(
+    tasks_in_process: Tasks, problem: PromptedProblem, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = Recipe.of(problem)
+    other_release = replace(good, question_digest="0" * 16)
+    impossible = replace(good, config='{"min_terms": 5, "max_terms": 2}')
+    rows = [recipe.as_row() for recipe in (other_release, good, impossible)]
+    grades = grade_rows(tasks_in_process, rows, [right(problem)] * 3)
+    assert rewards_of(grades) == [None, 1.0, None]
+    assert "another question in this process" in grades[0].score.why
+    assert "chain_sum" in grades[2].score.why
+    assert "1 completions are unscored" in caplog.text
+
+
+def test_a_row_that_the_user_must_change_is_an_error(tasks_in_process: Tasks, problem: PromptedProblem) -> None:
+    row = Recipe.of(problem).as_row()
+    with pytest.raises(UnknownNameError, match="gcd"):
+        grade_rows(tasks_in_process, [{**row, "task": "gcd"}], ["x"])
+    with pytest.raises(EnvironmentSetupError, match="export --items"):
+        row_rewards(tasks_in_process)(completions=["x"], prompts=[[]], task=["chain_sum"])
+    with pytest.raises(ValueError, match="a completion for each of 1 rows, got 2"):
+        grade_rows(tasks_in_process, [row], ["x", "y"])
+
+
+def test_the_settings_of_the_workers_are_json() -> None:
+    with pytest.raises(EnvironmentSetupError, match="Expected settings that are texts and numbers"):
+        module.grader_for(cast(Any, {"modules": object()}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import sys
@@ -19,37 +20,31 @@ from hypothesis import strategies as st
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError, missing_extra
 from reasoning_gym_environment.integrations import servers
-from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.integrations.rows import RECIPE
+from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from testing.hostile_answers import ENTRY
-
-TOO_DEEP = 700 if sys.version_info < (3, 12) else 6000
-"""Levels of nesting that JSON can carry here and pickle cannot. C code has its own limit since Python 3.12."""
 
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[Tasks]:
-    with Tasks("chain_sum,countdown,jugs") as tasks:
+    with Tasks("chain_sum,gcd") as tasks:
         yield tasks
 
 
-@pytest.mark.parametrize(("depth", "reward"), [(300, 1.0), (TOO_DEEP, None)])
-def test_an_item_that_is_nested_too_deep_is_not_scored_and_its_neighbour_is(
-    tasks: Tasks, depth: int, reward: float | None
-) -> None:
+@pytest.mark.parametrize(("depth", "status"), [(100, 200), (700, 422)])
+def test_an_item_that_is_nested_too_deep_is_refused(tasks: Tasks, depth: int, status: int) -> None:
     client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    metadata: Any = {"source_dataset": "chain_sum", "deep": None}
-    for _ in range(depth):
-        metadata["deep"] = [metadata["deep"]]
+    metadata = {"source_dataset": "chain_sum", "deep": nested(depth)}
     item = {"question": "4 + 3 =", "answer": "7", "metadata": metadata}
-    group = {"task": "chain_sum", "completions": ["<answer>7</answer>"]}
-    [[deep], [other]] = client.post(
-        "/grade", json=[{**group, "item": item}, {**group, "item": {**ENTRY, "answer": "7"}}]
-    ).json()
+    group = {"task": "chain_sum", "completions": ["<answer>7</answer>"], "item": item}
     response = {"output": [{"type": "message", "content": "<answer>7</answer>"}]}
-    assert deep["reward"] == client.post("/verify", json={**item, "response": response}).json()["reward"] == reward
-    assert other["reward"] == 1.0 and ("recursion" in deep["reason"]) == (reward is None)
+    graded = client.post("/grade", json=[group])
+    verified = client.post("/verify", json={**item, "response": response})
+    assert graded.status_code == verified.status_code == status
+    if status == 200:
+        assert graded.json()[0][0]["reward"] == verified.json()["reward"] == 1.0
+    else:
+        assert "depth exceeded" in graded.text and len(graded.text) < 1000
 
 
 def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +199,11 @@ def assert_grades(client: TestClient, requests: list[tuple[str, Any]]) -> None:
 def test_an_odd_value_in_any_field_has_a_reply_and_the_server_lives_on(
     client: TestClient, requests: list[tuple[str, Any]]
 ) -> None:
+    odd = itertools.cycle(ODD)
     for route, body in requests:
         for path in paths(body):
-            for value in ODD:
+            # The values in turn, so that each field gets some and each value comes to many fields.
+            for value in itertools.islice(odd, 4):
                 status = post(client, route, json.dumps(changed(body, path, value)))
                 is_read = {"item", "answer", "metadata", "config", "seed", "recipe"} & set(path)
                 if is_read and value in NOT_JSON:
@@ -214,7 +211,7 @@ def test_an_odd_value_in_any_field_has_a_reply_and_the_server_lives_on(
     assert_grades(client, requests)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_json_in_any_field_has_a_reply(
     client: TestClient, requests: list[tuple[str, Any]], data: st.DataObject
@@ -235,7 +232,7 @@ def test_what_is_no_json_is_refused(client: TestClient, requests: list[tuple[str
 def test_a_refusal_says_what_was_expected_and_found(client: TestClient, requests: list[tuple[str, Any]]) -> None:
     item = requests[2][1]
     for changes, words in (
-        ({"answer": math.nan}, "expected finite numbers, got nan, which is not JSON"),
+        ({"answer": math.nan}, "Input should be a finite number"),
         ({"metadata": {}}, "expected the name of a task in source_dataset, got a NoneType"),
         ({"question": 3}, "Input should be a valid string"),
     ):
@@ -272,10 +269,11 @@ def test_the_servers_start_with_the_defaults_of_their_help(
     assert ("nearest to it (default: curriculum)" in text) == (complexity_mode is not None)
 
 
-def test_an_address_of_ipv6_is_in_brackets() -> None:
-    for address, url in ((("::1", 80, 0, 0), "http://[::1]:80"), (("127.0.0.1", 80), "http://127.0.0.1:80")):
-        bound: Any = SimpleNamespace(getsockname=lambda address=address: address)
-        assert servers._url(bound) == url
+def test_a_port_that_is_in_use_or_no_port_is_a_sentence() -> None:
+    with servers._listen("127.0.0.1", 0) as bound:
+        for host, port in (("127.0.0.1", bound.getsockname()[1]), ("127.0.0.1", 70_000), ("no host \udc00", 80)):
+            with pytest.raises(EnvironmentSetupError, match="expected a free port of this machine"):
+                servers._listen(host, port)
 
 
 def test_only_modules_of_an_extra_are_reported_as_missing_from_it() -> None:

@@ -372,14 +372,3 @@ def test_the_limits_continue_in_the_same_way_after_any_restart() -> None:
         draws.limits.load_state_dict(state)
         assert draws.limits.state_dict() == state == json.loads(json.dumps(twin.limits.state_dict()))
     assert draws.ever_closed
-
-
-def test_the_closed_levels_of_an_earlier_release_are_tried_again() -> None:
-    limits = LevelLimits(LADDER)
-    limits.load_state_dict({"closed": [["gcd", 3, TIMED_OUT]], "recent": [["gcd", 3, [True] * 20]], "replaced": {}})
-    assert closed(limits) == [["gcd", 3, TIMED_OUT]]
-    for _ in range(RETRY_AFTER):
-        limits.made("gcd", 2)
-    assert not closed(limits)
-    limits.exceeded("gcd", 3, TIMED_OUT, "too late")
-    assert closed(limits) == [["gcd", 3, TIMED_OUT]], "it is on trial"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.scoring.scorer import (
+from reasoning_gym_environment.scoring.rewards import (
     base_reward,
     length_penalty,
     mask_reason,

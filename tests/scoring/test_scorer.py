@@ -117,7 +117,7 @@ async def test_a_second_grading_counts_no_completion_twice(
 
 
 async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:
-    for verdict, value in ((Verdict(1.0, bare=0.0), 0.0), (Verdict(0.0, bare=0.4), 0.4)):
+    for verdict, value in ((Verdict(1.0, native=0.0), 0.0), (Verdict(0.0, native=0.4), 0.4)):
         [score] = await Scorer(FakeGrader({"5": verdict}), native=True).score(make_problem(), [make_completion()])
         assert (score.value, score.native) == (value, value)
 

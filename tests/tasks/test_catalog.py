@@ -116,7 +116,7 @@ def test_mistake_in_overrides_names_task_and_field() -> None:
         ({"min_term": 1}, "config field of chain_sum 'min_term'. Did you mean min_terms"),
         ({"min_terms": "many"}, "overrides of chain_sum are not valid: min_terms='many': TypeError"),
         ([1], "overrides of chain_sum must map config fields, got [1]"),
-        ({"max_digits": 7, "min_terms": 9, "max_terms": 8}, "overrides of chain_sum are not valid: min_terms=9"),
+        ({"min_terms": 9, "max_terms": 8}, "overrides of chain_sum are not valid: min_terms=9, max_terms=8"),
     ):
         with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
             discover(include=["chain_sum"], overrides={"chain_sum": overrides})  # type: ignore[dict-item]

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Score
+from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcome,
     GroupOutcomes,
     Telemetry,
     TrainMetrics,
+    accuracy_counts,
     outcome_without_signal,
 )
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -75,6 +76,10 @@ async def test_the_log_says_now_and_then_how_full_the_dumps_are(
 # --- outcomes
 
 
+def observe(metrics: TrainMetrics, group: Group) -> None:
+    metrics.observe(group, accuracy_counts(group))
+
+
 def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -> None:
     lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
     counts = GroupOutcomes()
@@ -109,10 +114,10 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
 def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_group: Any) -> None:
     metrics = TrainMetrics()
     assert metrics.drain() == {}
-    metrics.observe(make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
+    observe(metrics, make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
     lcm = make_group([1.0, 1.0], task="lcm", category="arithmetic")
-    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
-    metrics.observe(make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
+    observe(metrics, replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
+    observe(metrics, make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
     assert metrics.percent_correct == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     values = metrics.drain()
     found = {name: value for name, value in values.items() if not name.startswith("train_reward/")}
@@ -124,10 +129,10 @@ def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_
 def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> None:
     metrics = TrainMetrics()
     group = make_group([0.0, 0.25, 0.5, 1.0] * 2)
-    metrics.observe(group)
+    observe(metrics, group)
     tracemalloc.start()
     for _ in range(1000):
-        metrics.observe(group)
+        observe(metrics, group)
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # `percent_correct` alone keeps a reference for each rollout.
@@ -136,8 +141,8 @@ def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> 
 
 def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:
     metrics = TrainMetrics()
-    metrics.observe(with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
-    metrics.observe(with_scores(make_group([0.0], task="maze", category="games"), LOST))
+    observe(metrics, with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
+    observe(metrics, with_scores(make_group([0.0], task="maze", category="games"), LOST))
     values = metrics.drain()
     assert values["train/outcome_timeout"] == 2 / 3
     for name in (
@@ -155,8 +160,9 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     group = make_group([1.0, 0.2, 0.0], category="games", level=2)
     first, second, third = group.rollouts
     metrics = TrainMetrics()
-    metrics.observe(
-        replace(group, rollouts=[replace(first, reward=0.4), replace(second, base_reward=0.0, reward=0.0), third])
+    observe(
+        metrics,
+        replace(group, rollouts=[replace(first, reward=0.4), replace(second, base_reward=0.0, reward=0.0), third]),
     )
     values = metrics.drain()
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}

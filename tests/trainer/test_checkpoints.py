@@ -224,7 +224,7 @@ ODD_STEPS = [*ODD_NUMBERS, None, -1, -(10**30), [9], {"9": 9}, "Infinity"]
     [
         ("{half", "cannot be read"),
         (json.dumps({KEY: {**GOOD, "state": {}}}), "holds no state of part"),
-        (json.dumps({KEY: {**GOOD, "version": 4}}), "in version 3"),
+        (json.dumps({KEY: {**GOOD, "version": 4}}), "its version is damaged (Input should be 3, got 4)"),
         (json.dumps({KEY: {**GOOD, "state": {"part": {"value": math.inf}}}}), "state of part is malformed"),
         (json.dumps({KEY: {**GOOD, "state": {"part": {"value": "text"}}}}), "Expected a number, got text."),
         *[(json.dumps({KEY: {**GOOD, "state": state}}), "its state is damaged") for state in (None, [], "part", 3)],
@@ -491,7 +491,7 @@ async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_
     await asyncio.sleep(0)
     disk.released.set()
     await asyncio.gather(first, *futures)
-    values = {path.stem: module.read(path)[0]["state"]["part"]["value"] for path in folder_of(tmp_path).glob("*.json")}
+    values = {path.stem: module.read(path)[0].state["part"]["value"] for path in folder_of(tmp_path).glob("*.json")}
     assert values == {"step-1": 0, "step-499": 499, "latest": 500}
 
 

@@ -19,7 +19,7 @@ from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer import run_api as module
 from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
+from reasoning_gym_environment.trainer.transport import ApiError, Transport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_api import FakeApi
@@ -45,7 +45,7 @@ def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tup
     settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
     config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
     run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
-    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(api.address)), run
+    return TrajectoryApi(config, run, RepeatedEvents(module.logger), Transport(api.address)), run
 
 
 # --- registration and status
@@ -73,7 +73,7 @@ async def test_an_answer_of_another_program_is_no_registration(
     api.failures, api.failure, api.text = 1, 200, answer
     await session.register()
     assert run.env_id == 2
-    assert "lacks wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
+    assert "has no valid wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
     api.failures = 1
     await session.take_over_limits()
     assert run.batch_size == 16
@@ -163,7 +163,7 @@ async def test_a_status_of_another_form_is_an_outage_by_name(
     [name] = change
     api.changed_status = change
     assert await session.poll() is None
-    assert not session.is_available and f"its answer to /status-env has {name} = " in caplog.text
+    assert not session.is_available and f"its answer to /status-env has no valid {name}: " in caplog.text
     asking = asyncio.create_task(session.status())
     await asyncio.sleep(0.05)
     assert not asking.done()
@@ -451,34 +451,34 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
 # --- connections
 
 
-async def test_the_trainer_is_looked_up_once_for_many_groups(api: FakeApi) -> None:
-    transport = HttpTransport(api.address)
-    for _ in range(5):
-        assert await transport.offer(GROUP)
-    assert (api.lookups, api.posts) == (1, 5)
-    await transport.close()
-
-
-async def test_a_gateway_that_keeps_no_connection_is_served_too(api: FakeApi) -> None:
-    api.keeps_connections = False
-    transport = HttpTransport(api.address)
+@pytest.mark.parametrize("keeps_connections", [True, False])
+async def test_the_trainer_is_looked_up_before_each_group(api: FakeApi, keeps_connections: bool) -> None:
+    api.keeps_connections = keeps_connections
+    transport = Transport(api.address)
     for _ in range(3):
         assert await transport.offer(GROUP)
     assert (api.lookups, api.posts) == (3, 3)
-    await transport.close()
 
 
-async def test_no_group_reaches_a_process_that_was_not_seen_with_its_trainer(api: FakeApi) -> None:
-    transport = HttpTransport(api.address)
-    assert await transport.offer(GROUP)
-    # Another process at the same address, at once; its trainer has not registered yet.
-    await api.stop()
-    api.has_trainer = False
-    await api.start()
-    with pytest.raises(ApiError):
-        await transport.offer(GROUP)
+async def test_no_group_reaches_a_process_that_was_not_seen_with_its_trainer(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = Transport(api.address)
+    look_up = transport._has_trainer
+
+    async def restart_after_lookup(session: Any) -> bool:
+        was_there = await look_up(session)
+        # Another process at the same address, at once; its trainer has not registered yet.
+        await api.stop()
+        api.has_trainer = False
+        await api.start()
+        return was_there
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "_has_trainer", restart_after_lookup)
+        with pytest.raises(ApiError, match="the connection was closed"):
+            await transport.offer(GROUP)
     assert not await transport.offer(GROUP)
-    assert api.posts == 1
+    assert api.posts == 0
     api.has_trainer = True
     assert await transport.offer(GROUP)
-    await transport.close()

@@ -31,14 +31,14 @@ class Verifier:
 BAD = ValueError("bad")
 NOT_A_NUMBER = "the verifier returned NaN"
 FORMATS = [
-    (1.0, RuntimeError("must not run"), Verdict(1.0, bare=1.0)),
-    (0.25, 1.0, Verdict(1.0, bare=0.25, tagged=1.0)),
-    (0.2, 0.1, Verdict(0.2, bare=0.2, tagged=0.1)),
-    (0.0, 0.0, Verdict(0.0, bare=0.0, tagged=0.0)),
-    (BAD, 0.5, Verdict(0.5, bare=None, tagged=0.5, detail="ValueError: bad")),
-    (0.5, BAD, Verdict(0.5, bare=0.5, tagged=None, detail="ValueError: bad")),
-    (math.nan, 0.5, Verdict(0.5, bare=None, tagged=0.5, detail=NOT_A_NUMBER)),
-    (ValueError("x" * 10_000), 0.0, Verdict(0.0, bare=None, tagged=0.0, detail="ValueError: " + "x" * 188)),
+    (1.0, RuntimeError("must not run"), Verdict(1.0, native=1.0)),
+    (0.25, 1.0, Verdict(1.0, native=1.0)),
+    (0.2, 0.1, Verdict(0.2, native=0.2)),
+    (0.0, 0.0, Verdict(0.0, native=0.0)),
+    (BAD, 0.5, Verdict(0.5, native=0.5, detail="ValueError: bad")),
+    (0.5, BAD, Verdict(0.5, native=0.5, detail="ValueError: bad")),
+    (math.nan, 0.5, Verdict(0.5, native=0.5, detail=NOT_A_NUMBER)),
+    (ValueError("x" * 10_000), 0.0, Verdict(0.0, native=0.0, detail="ValueError: " + "x" * 188)),
 ]
 
 

@@ -18,7 +18,7 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, SECRET
 
 # Only workers import it: it would stay registered in this process.
-MISBEHAVING_MODULE = str(Path(__file__).parents[1] / "generator_task.py")
+MISBEHAVING_MODULE = str(Path(__file__).parents[2] / "testing" / "generator_task.py")
 
 
 @asynccontextmanager
@@ -42,11 +42,41 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> object:
     return module.Value()
 
 
+FILE_TASK = "reads_a_file"
+OWN_DATASET = """
+from dataclasses import dataclass
+from pathlib import Path
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import register_dataset
+
+@dataclass
+class Config:
+    seed: int | None = None
+    size: int = 1
+
+class Dataset(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config, config.seed, config.size)
+        self.word = Path(__file__).with_name("word.txt").read_text()
+
+    def __getitem__(self, index):
+        return {}
+
+    def score_answer(self, answer, entry):
+        return float(answer == self.word)
+
+register_dataset("reads_a_file", Dataset, Config)
+"""
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def grader() -> AsyncIterator[SandboxGrader]:
-    """Two workers, started with a secret in the environment."""
+async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
+    """Two workers, started with a secret in the environment. They also know a task that reads a file."""
     os.environ["ATTACK_TEST_API_KEY"] = SECRET
-    async with grading(num_workers=2) as grader:
+    own_module = tmp_path_factory.mktemp("own") / "own_dataset.py"
+    own_module.write_text(OWN_DATASET)
+    own_module.with_name("word.txt").write_text("right")
+    async with grading(num_workers=2, task_modules=[ATTACK_MODULE, str(own_module)]) as grader:
         yield grader
     del os.environ["ATTACK_TEST_API_KEY"]
 

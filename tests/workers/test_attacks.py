@@ -30,7 +30,7 @@ FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.records import Verdict
 import os
-os.write(3, pack_record(<index>, Verdict(1.0, bare=1.0)))
+os.write(3, pack_record(<index>, Verdict(1.0, native=1.0)))
 """
 
 SLOW = ("a loop in C", "a loop that swallows everything", "half a record, for ever", "a wait for a processor")
@@ -77,7 +77,7 @@ async def test_an_attack_costs_its_own_answer_only(
 ) -> None:
     verdict = await attack(case["code"])
     assert (verdict.status, verdict.value) == (case["status"], 0.25 if case["status"] == "scored" else 0.0)
-    assert verdict.bare is None and case["detail"] in verdict.detail
+    assert case["detail"] in verdict.detail
     assert signals_received == []
 
 

@@ -58,9 +58,7 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
     # Only slow simplification gets here, where the plain verifier would take as long and longer.
     settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not Status.TIMEOUT]
     expected = [grade(dataset.score_answer, entries[0], answer) for answer, _ in settled]
-    assert [(v.value, v.bare, v.tagged, v.status) for _, v in settled] == [
-        (v.value, v.bare, v.tagged, v.status) for v in expected
-    ]
+    assert [(v.value, v.native, v.status) for _, v in settled] == [(v.value, v.native, v.status) for v in expected]
 
 
 @pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix"))

@@ -72,34 +72,12 @@ async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog:
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
 
 
-def lingering_worker() -> WorkerProcess:
-    worker = WorkerProcess("none", "A lingering worker", "start")
-    worker._module = "tests.workers.lingering_worker"
-    return worker
-
-
 async def test_a_worker_that_raises_is_reported_with_its_own_exit_status() -> None:
-    worker = lingering_worker()
+    worker = WorkerProcess("none", "A raising worker", "start")
+    worker._module = "tests.workers.raising_worker"
     await worker.start()
     with pytest.raises(WorkerDiedError, match=r"it ended with exit status 1$"):
         await worker.ask(pickle.dumps("raise"), 600.0)
-
-
-async def test_a_worker_gets_no_further_message_after_a_reply_that_it_calls_its_last(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    counts = Counter[str]()
-    worker = lingering_worker()
-    pool = WorkerPool([worker], counts, logging.getLogger("pool"))
-    await pool.start()
-    try:
-        messages = ["keep", "last", "keep", "last", "last", "keep"]
-        processes = [await pool.ask(pickle.dumps(message), 600.0, message) for message in messages]
-    finally:
-        await pool.close()
-    assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4] != processes[5]
-    assert counts == {"worker_restarts": 3}
-    assert not caplog.text, "no message is lost in a process that is ending"
 
 
 async def test_work_waits_while_no_worker_can_be_started(

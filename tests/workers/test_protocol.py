@@ -21,10 +21,10 @@ def test_a_long_detail_is_cut_between_characters_and_lone_surrogates_are_replace
 def test_scores_outside_zero_to_one_and_fields_out_of_range_are_refused() -> None:
     bad = []
     for value in (math.nan, math.inf, -0.5, 1.5):
-        for field in ("value", "bare", "tagged"):
+        for field in ("value", "native"):
             bad.append(pack_record(0, Verdict(**{"value": 0.0, field: value})))
-    for offset, byte in ((0, 200), (1, 255), (33, 255)):
-        data = bytearray(pack_record(0, Verdict(1.0, bare=1.0)))
+    for offset, byte in ((0, 200), (25, 255)):
+        data = bytearray(pack_record(0, Verdict(1.0, native=1.0)))
         data[offset] = byte
         bad.append(bytes(data))
     for data in bad:

@@ -4,14 +4,15 @@
     SamplingSettings     these, and how the next item is chosen
     EvaluationSettings   these, and which questions are held out
 
-The settings of the environment for Atropos (config.py) inherit from all three classes, so that every component can take
-the same object. Flags are text, so each list and mapping can also be written as text.
+The settings of the environment for Atropos (environment.py) inherit from all three classes, so that every component can
+take the same object. Flags are text, so each list and mapping can also be written as text.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -23,8 +24,9 @@ from pydantic import (
     field_validator,
 )
 
-from .errors import EnvironmentSetupError
-from .tasks.selectors import parse_names, parse_weights
+from ..errors import EnvironmentSetupError
+from ..tasks.selectors import parse_names, parse_weights
+from .help import EVALUATIONS, TRAINING
 
 PartialCredit = Literal["exact", "native"]
 
@@ -38,8 +40,7 @@ def _overrides(given: Any) -> Any:
         return given
     try:
         return json.loads(given)
-    except (ValueError, RecursionError) as error:
-        # The text may be nested too deeply, or hold a number with more digits than Python reads.
+    except ValueError as error:
         raise ValueError(f'expected a mapping, or JSON such as {{"chain_sum": {{"max_terms": 4}}}}: {error}') from error
 
 
@@ -93,7 +94,7 @@ class TasksSettings(BaseModel):
     """
     exclude_tasks: Names = []
     """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""
-    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
+    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {})), TRAINING] = {}
     """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
     mapping. The weight of all other tasks is 1.
     """
@@ -110,7 +111,7 @@ class TasksSettings(BaseModel):
     """
 
     # Difficulty.
-    complexity_mode: Complexity = None
+    complexity_mode: Annotated[Complexity, TRAINING] = None
     """How difficult the items are. none: reasoning-gym's default parameters. random: any level of difficulty that
     the task has, all equally often. curriculum: each task becomes harder while the model answers it well, and
     easier while it does not. A number from 0 (easiest) to 1 (hardest): always the level that is nearest to it.
@@ -130,7 +131,7 @@ class TasksSettings(BaseModel):
     the native score in both cases. Evaluations with eval_complexity easy or hard always use native, like the
     published results.
     """
-    partial_credit: PartialCredit = "native"
+    partial_credit: Annotated[PartialCredit, TRAINING] = "native"
     """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A
     right answer always earns 1.
     """
@@ -154,13 +155,13 @@ class SamplingSettings(TasksSettings):
     """How the next item is chosen."""
 
     # Choosing items.
-    seed: int = 42
+    seed: Annotated[int, TRAINING] = 42
     """Seed of the training items. The same seed and settings give the same items."""
-    instance_id: str | None = Field(None, coerce_numbers_to_str=True)
+    instance_id: Annotated[str | None, TRAINING] = Field(None, coerce_numbers_to_str=True)
     """Name of this environment, if several environments serve the same trainer. Environments with different names
     use different items. Default for `serve`: SLURM_PROCID if it is set, otherwise a number.
     """
-    curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
+    curriculum_target_accuracy: Annotated[float, TRAINING] = Field(0.7, gt=0.0, lt=1.0)
     """With complexity_mode curriculum: the share of right answers, between 0 and 1, that each task should have.
     With more right answers the task becomes harder, and with fewer it becomes easier.
     """
@@ -170,26 +171,26 @@ class EvaluationSettings(TasksSettings):
     """Which questions are held out, and how an evaluation uses them."""
 
     # Evaluation.
-    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
+    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate), EVALUATIONS] = ["20"]
     """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names,
     patterns and categories as in include_tasks.
     """
-    num_eval_samples_per_task: int = Field(5, ge=0)
+    num_eval_samples_per_task: Annotated[int, EVALUATIONS] = Field(5, ge=0)
     """Questions for each evaluated task. They are held out, so training never uses them. With 0 there is no
     evaluation.
     """
-    eval_seed: int = 123
+    eval_seed: Annotated[int, EVALUATIONS] = 123
     """Seed of the held-out questions. The same seed and settings give the same questions."""
-    eval_complexity: EvalComplexity = None
+    eval_complexity: Annotated[EvalComplexity, EVALUATIONS] = None
     """Difficulty of the held-out questions. none: reasoning-gym's default parameters. A number from 0 (easiest
     level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results. A training run
     with the same evaluation settings never uses the questions.
     """
-    eval_completions: int = Field(1, ge=1)
+    eval_completions: Annotated[int, EVALUATIONS] = Field(1, ge=1)
     """Completions for each held-out question. With more than one, the results include pass@k, the probability that
     at least one of k completions is right.
     """
-    eval_temperature: float = Field(0.1, ge=0.0)
+    eval_temperature: Annotated[float, EVALUATIONS] = Field(0.1, ge=0.0)
     """Sampling temperature of evaluations. With 0, the model always chooses its most probable token."""
 
     @property
@@ -213,14 +214,22 @@ def checked(kind: type[Settings], **given: Any) -> Settings:
     try:
         return kind(**given)
     except ValidationError as error:
-        problems = {}
-        for problem in error.errors():
-            name = problem["loc"][0]
-            message = problem["msg"].removeprefix("Value error, ")
-            if "got " not in message:
-                message += f", got {problem['input']!r:.100}"
-            problems[name] = f"{name}: {message}."
-        raise EnvironmentSetupError(" ".join(problems.values())) from error
+        sentences = [f"{problem}." for problem in problems_of(error)]
+        raise EnvironmentSetupError(" ".join(sentences)) from error
+
+
+def problems_of(error: ValidationError) -> list[str]:
+    """For each invalid setting: its name, what was expected, and the value unless it is or may hold an API key."""
+    problems = []
+    for problem in error.errors(include_url=False):
+        path = [part for part in problem["loc"] if isinstance(part, str)]
+        name = ".".join(path)
+        message = problem["msg"].removeprefix("Value error, ")
+        may_have_key = name.endswith("api_key") or isinstance(problem["input"], Mapping)
+        if "got " not in message and not may_have_key:
+            message += f", got {problem['input']!r:.100}"
+        problems.append(f"{name}: {message}")
+    return list(dict.fromkeys(problems))
 
 
 def workers_for_cores(cores_for_each: int, at_most: int) -> int:

@@ -1,4 +1,4 @@
-"""Every setting of the environment: the settings of Atropos, of our components (settings.py), and of a training run.
+"""Every setting of the environment: the settings of Atropos, of our components (components.py), and of a training run.
 
 Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`). `default_configs` has the
 values that the commands start with.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
@@ -20,9 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from .errors import SETTINGS_ARE_LISTED, unknown_name
-from .records import MIN_COMPLETION_TOKENS
-from .settings import EvaluationSettings, SamplingSettings
+from ..errors import SETTINGS_ARE_LISTED, unknown_name
+from ..records import MIN_COMPLETION_TOKENS
+from .components import EvaluationSettings, SamplingSettings
+from .help import LIMITED, RARELY_SET, SERVE, TRAINING
 
 LIMITS = {
     "max_num_workers": (1, math.inf),
@@ -43,7 +44,7 @@ LIMITS = {
 MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
 """Settings of LIMITS for which -1 means: the default, all, or no limit."""
 
-PACKAGE_DIR = Path(__file__).resolve().parent
+PACKAGE_DIR = Path(__file__).resolve().parent.parent
 MAIN_FILE = "reasoning_gym_environment.py"
 DUMPS = "data_dumps"
 
@@ -54,43 +55,43 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     # Sampling for training, and completions to ignore.
-    train_temperature: float = Field(1.0, gt=0.0, le=2.0)
+    train_temperature: Annotated[float, TRAINING] = Field(1.0, gt=0.0, le=2.0)
     """Sampling temperature of training. With another value than 1, configure the server to report log probabilities
     of the changed distribution, because servers report them for temperature 1 by default.
     """
-    train_top_p: float = Field(0.95, gt=0.0, le=1.0)
+    train_top_p: Annotated[float, TRAINING] = Field(0.95, gt=0.0, le=1.0)
     """Training samples each token from the most probable tokens that together have this share of the probability
     (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them.
     """
-    min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
+    min_completion_tokens: Annotated[int, TRAINING] = Field(MIN_COMPLETION_TOKENS, ge=1)
     """Completions with fewer tokens get zero advantage, so the trainer does not learn from them. With 1, only empty
     completions do.
     """
-    mask_too_long_completions: bool = True
+    mask_too_long_completions: Annotated[bool, TRAINING] = True
     """Whether completions that the token limit cut off get zero advantage, so that the trainer does not learn from
     them.
     """
-    max_staleness_steps: int = Field(8, ge=-1)
+    max_staleness_steps: Annotated[int, SERVE] = Field(8, ge=-1)
     """Drop a group if the trainer has made more steps than this since the sampling of the group began, because an
     older state of the model wrote it. With -1, keep groups of any age.
     """
 
     # Dumps and logs.
-    dump_rollouts: bool = False
+    dump_rollouts: Annotated[bool, SERVE] = False
     """Whether to save the groups in which at least one score is higher than rollout_save_score_threshold. The files
     have the completions and their scores.
     """
-    dump_failed_rollouts: bool = False
+    dump_failed_rollouts: Annotated[bool, SERVE] = False
     """Whether to save the groups whose scores are all zero."""
-    rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
+    rollout_save_score_threshold: Annotated[float, SERVE] = Field(0.7, ge=0.0, le=1.0)
     """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
-    data_dumps_dir: str | None = Field(None, min_length=1)
+    data_dumps_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
     """Folder for the files of dump_rollouts and dump_failed_rollouts. Default: in a checkout, the folder `data_dumps`
     beside the program reasoning_gym_environment.py; otherwise `data_dumps` in the working directory.
     """
     debug_logging: bool = False
     """Whether to log, for each completion, the answer that was found in it and its score."""
-    suppress_base_env_logs: bool = True
+    suppress_base_env_logs: Annotated[bool, RARELY_SET] = True
     """Whether to hide the status lines of Atropos itself."""
 
     # Requests to inference servers.
@@ -100,27 +101,27 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """
 
     # Limits of `evaluate` and `process`.
-    limit_tokens: int | None = Field(None, ge=1)
+    limit_tokens: Annotated[int | None, LIMITED] = Field(None, ge=1)
     """Send no more requests after this many tokens, prompts included. The command then ends with the answers that
     it has. Requests in progress may exceed the limit. The short form is --limit-tokens.
     """
-    dry_run: bool = False
+    dry_run: Annotated[bool, LIMITED] = False
     """Only estimate the number of requests and tokens, and request no completions. The short form is --dry-run."""
 
     # Resuming.
-    run_id: str | None = Field(None, min_length=1)
+    run_id: Annotated[str | None, SERVE] = Field(None, min_length=1)
     """Name of the run. A restarted `serve` finds its checkpoints by this name. Default: wandb_name and seed."""
 
     # Atropos' settings, with validation.
-    group_size: int = Field(4, ge=1)
+    group_size: Annotated[int, TRAINING] = Field(4, ge=1)
     """Completions for each item. Training compares the rewards within such a group."""
     max_token_length: int = Field(2048, ge=1)
     """Longest training sequence in tokens, prompt included. If a prompt takes more than half of it, or more than
     512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
     """
-    total_steps: int = Field(1000, ge=-1)
+    total_steps: Annotated[int, TRAINING] = Field(1000, ge=-1)
     """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
-    rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
+    rollout_server_url: Annotated[str, SERVE] = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
 
     @property
