@@ -169,7 +169,8 @@ class Tasks:
 
     async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         typed = config_from_json(task, config)
-        entry = await self._runtime.generator.generate(task, seed, typed)
+        is_strict = self.settings.verification == "strict"
+        entry = await self._runtime.generator.generate(task, seed, typed, mends=is_strict)
         return replace(_of_item(task, entry, typed), seed=seed)
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:

@@ -12,7 +12,7 @@ from reasoning_gym_environment.errors import GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.questions import is_sound, mended
 
 
 class _InProcess:
@@ -44,12 +44,20 @@ class InProcessGrader(_InProcess):
 
 class InProcessGenerator(_InProcess):
     async def generate(
-        self, task: str, seed: int, config: Mapping[str, Any], answerable: bool = False
+        self,
+        task: str,
+        seed: int,
+        config: Mapping[str, Any],
+        *,
+        mends: bool = False,
+        refuses: bool = False,
     ) -> dict[str, Any]:
         try:
             entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
-        if answerable and not has_right_answer(task, entry):
+        if is_sound(task, entry):
+            return mended(task, entry) if mends else entry
+        if refuses:
             raise NoRightAnswerError(f"{task} with seed {seed}")
         return entry

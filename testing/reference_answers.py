@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.logic import is_conclusion, joined_premises, short_formulas
+from reasoning_gym_environment.verification.questions import is_sound
 
 Item = Mapping[str, Any]
 _Square = tuple[float, float]
@@ -32,7 +32,7 @@ def reference_answer(task: str, entry: Item) -> str | None:
     if task == "intermediate_integration" and "Integral" in entry["answer"]:
         return _antiderivative(entry)
     if entry["answer"] is not None:
-        return str(entry["answer"]) if has_right_answer(task, entry) else None
+        return str(entry["answer"]) if is_sound(task, entry) else None
     construct = _CONSTRUCTED.get(task)
     return None if construct is None else construct(entry)
 

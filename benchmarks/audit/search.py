@@ -34,7 +34,7 @@ from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.sampling.seeds import derive_random, derive_seed
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.questions import is_sound
 
 Program = tuple[Any, ...]
 Item = tuple[PromptedProblem, "View"]
@@ -183,7 +183,7 @@ async def search(
             return None
 
     made = [one for one in await asyncio.gather(*map(make, range(2 * ITEMS))) if one is not None]
-    made = [one for one in made if has_right_answer(task, one.entry)]
+    made = [one for one in made if is_sound(task, one.entry)]
     answers = [right_answer(task, one.entry) or "" for one in made]
     items = [
         (one, View(one.question[-8000:], (*answers[:at], *answers[at + 1 :])[:MAX_OTHERS]))

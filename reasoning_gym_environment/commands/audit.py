@@ -39,7 +39,7 @@ from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
-from ..verification.item_checks import has_right_answer
+from ..verification.questions import is_sound
 from .items import right_answer
 from .options import add_task_modules
 
@@ -338,7 +338,7 @@ async def _draw(
 
 
 def _answerable(problems: Sequence[PromptedProblem]) -> list[PromptedProblem]:
-    return [problem for problem in problems if has_right_answer(problem.task, problem.entry)]
+    return [problem for problem in problems if is_sound(problem.task, problem.entry)]
 
 
 async def _try_answers(tasks: Tasks, problems: Sequence[PromptedProblem]) -> list[tuple[str, Score]]:

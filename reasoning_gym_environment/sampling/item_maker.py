@@ -126,7 +126,13 @@ class ItemMaker:
             config = default
         own_config = dict(config)
         seed = address.item_seed(retry)
-        entry = await self._generator.generate(address.task, seed, own_config, answerable=self._strict)
+        entry = await self._generator.generate(
+            address.task,
+            seed,
+            own_config,
+            mends=self._strict,
+            refuses=self._strict,
+        )
         return Problem(
             task=address.task,
             category=category,

@@ -1,16 +1,17 @@
-"""What makes a question sound: items that are replaced, keys that are corrected, and sentences that leave one meaning.
+"""What makes a question sound: items that are replaced, keys that are corrected, sentences that leave one meaning.
 
-    an item of reasoning-gym ── mended ──> the item with its right answer and one meaning, or None: make another item
+    an item of reasoning-gym ── is_sound ──no──> another item takes its place
+                                   └────yes───> mended: its key is right, and its question has one meaning
 
 reasoning-gym makes items whose own answer is wrong, and questions that an honest reader can take in two ways, of which
-one is paid. For each task the table QUESTIONS says what is done, and chooses what keeps most of the task:
+one is paid. For each task with such items, the table QUESTIONS says what is done, and chooses what keeps most of them:
 
-    refuses     the item has no right answer, or nothing says which of two is meant: another item takes its place
-    corrects    the right answer follows from the question: it replaces the item's own
-    clarifies   both readings are honest: a sentence after the question says which one is meant
+    is_sound     false if the item has no right answer, or if nothing says which of two readings is meant
+    corrected    the right answer, where it follows from the question
+    clarified    a sentence after the question, where both readings are honest
 
-Clarified questions belong to strict verification. With `native`, and in the published presets, items are the library's,
-word for word. docs/questions.md has the faults, with their shares.
+Mended questions belong to strict verification. With `native`, and in the published presets, items are the library's,
+word for word. docs/questions.md has the shares of the faults.
 """
 
 from __future__ import annotations
@@ -21,58 +22,73 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
+from string import ascii_uppercase
 from typing import Any
 
+from . import validators
+from .bounded_eval import evaluate
 from .entries import Entry, module_of, task_of
-from .item_checks import has_right_answer
+from .logic import is_conclusion, joined_premises, short_formulas
 
 Variables = Mapping[str, Any]
+"""The numbers of an item of gsm_symbolic, by name."""
 
 
 @dataclass(frozen=True)
 class Mending:
     """What is done about the faulty items of a task."""
 
-    refuses: Callable[[Entry], bool] | None = None
-    """Whether an item has no right answer, or two meanings that no sentence can settle."""
+    is_sound: Callable[[Entry], bool] | None = None
+    """False for an item without a right answer, or with two meanings that no sentence can settle."""
 
-    corrects: Callable[[Entry], str] | None = None
-    """The right answer of an item."""
+    corrected: Callable[[Entry], str] | None = None
+    """The right answer of a sound item, which is mostly its own."""
 
-    clarifies: Callable[[Entry], str] | None = None
-    """The sentence that leaves the question one meaning, or "" if it has one."""
+    clarified: Callable[[Entry], str] | None = None
+    """The sentence that leaves a sound question one meaning, or "" if it has one."""
 
 
-def mended(task: str, entry: dict[str, Any]) -> dict[str, Any] | None:
-    """The item with its right answer and a question of one meaning, or None if it has none."""
-    if not has_right_answer(task, entry):
-        return None
-    mending = QUESTIONS.get(task_of(task, entry))
-    if mending is None:
-        return entry
-    if mending.refuses is not None and mending.refuses(entry):
-        return None
-    if mending.corrects is not None:
-        entry = {**entry, "answer": mending.corrects(entry)}
-    if mending.clarifies is not None:
-        sentence = mending.clarifies(entry)
-        if sentence:
-            entry = {**entry, "question": f"{entry['question'].rstrip()}\n\n{sentence}"}
-    return entry
+NOTHING = Mending()
+
+
+def is_sound(task: str, entry: Entry) -> bool:
+    """False for an item that training replaces by another, and that evaluations skip."""
+    mending = QUESTIONS.get(task_of(task, entry), NOTHING)
+    return mending.is_sound is None or mending.is_sound(entry)
+
+
+def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """A sound item with its right answer, and with a question that has one meaning."""
+    mending = QUESTIONS.get(task_of(task, entry), NOTHING)
+    found = dict(entry)
+    if mending.corrected is not None:
+        found["answer"] = mending.corrected(entry)
+    sentence = mending.clarified(entry) if mending.clarified is not None else ""
+    if sentence:
+        found["question"] = f"{entry['question'].rstrip()}\n\n{sentence}"
+    return found
 
 
 # --- aiw
 
 
-def aiw_refused(entry: Entry) -> bool:
-    """A man without a brother is asked about his brother."""
+def aiw_is_sound(entry: Entry) -> bool:
+    """Matilda is one of the women in both circles, and all other women there are her colleagues. Some keys count her.
+
+    A man whose sister has one brother, himself, is asked about his brother.
+    """
+    question = entry["question"]
+    if "Matilda" in question:
+        _, women, _, women_of_other_circle = map(int, re.findall(r"\d+", question))
+        return int(entry["answer"]) == women + women_of_other_circle - 1
     man = _man_without_a_family(entry)
-    return man is not None and man[1] == 1
+    return man is None or man[1] > 1
 
 
 def aiw_clarified(entry: Entry) -> str:
@@ -92,7 +108,15 @@ def _man_without_a_family(entry: Entry) -> tuple[str, int] | None:
     return None if found is None else (found.group(2), int(found.group(1)))
 
 
-# --- bf, color_cube_rotation, leg_counting, manipulate_matrix, pool_matrix, quantum_lock, string_*, syllogism
+# --- basic_arithmetic
+
+
+def basic_arithmetic_is_sound(entry: Entry) -> bool:
+    """Some divisions do not come out even, and the item rounds them down: it says that `3 + 1 / -(5 - 9)` is 3."""
+    return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
+
+
+# --- bf
 
 
 def bf_clarified(entry: Entry) -> str:
@@ -100,63 +124,21 @@ def bf_clarified(entry: Entry) -> str:
     return "Each cell of the memory is a byte: one less than 0 is 255, and one more than 255 is 0."
 
 
-def color_cube_rotation_clarified(entry: Entry) -> str:
-    """There are two ways to turn the bottom to the top."""
-    if "bottom" not in entry["metadata"]["rotations"]:
-        return ""
-    return "Whenever the bottom side is brought to the top, the left and the right side stay where they are."
+# --- caesar_cipher
 
 
-def leg_counting_clarified(entry: Entry) -> str:
-    """The arms of a starfish count as legs here."""
-    return "Count a starfish as having 5 legs." if "starfish" in entry["question"] else ""
-
-
-_MIRRORS = {
-    "Horizontally mirror": "Mirroring horizontally reverses the order of the rows.",
-    "Vertically mirror": "Mirroring vertically reverses the order of the elements in each row.",
-}
-
-
-def manipulate_matrix_clarified(entry: Entry) -> str:
-    """A horizontal mirror can swap top and bottom, or left and right. A rotation has no direction."""
-    sentences = [sentence for operation, sentence in _MIRRORS.items() if operation in entry["question"]]
-    if re.search("Rotate the matrix (90|270) degrees", entry["question"]):
-        sentences.append("Rotations are clockwise.")
-    return " ".join(sentences)
-
-
-def pool_matrix_clarified(entry: Entry) -> str:
-    """Nothing says what becomes of a window that the edge cuts off."""
-    metadata = entry["metadata"]
-    if metadata["rows"] % metadata["pool_size"] == 0 and metadata["cols"] % metadata["pool_size"] == 0:
-        return ""
-    return "A window that extends beyond the right or the lower edge is pooled over the elements that it has."
-
-
-def quantum_lock_clarified(entry: Entry) -> str:
-    """The text lets a press of any button toggle the light, and the key lets some buttons do nothing."""
-    return "A button that is marked with a colour of the light can only be pressed while the light has that colour."
-
-
-def string_manipulation_clarified(entry: Entry) -> str:
-    """A text of an even length has two characters in its middle."""
-    if "remove the middle character" not in entry["question"]:
-        return ""
-    return "If the length is even, the middle character is the first character of the second half."
-
-
-def string_synthesis_clarified(entry: Entry) -> str:
-    """A cycle can go on with the next rule, or begin again with the first."""
-    return "Each time, apply the first rule of the list that can be applied, and then begin again with rule 1."
-
-
-def syllogism_clarified(entry: Entry) -> str:
-    """In modern logic, `All A are B` holds if there is no A."""
-    return "Take for granted that at least one of each kind that is named exists."
+def caesar_cipher_is_sound(entry: Entry) -> bool:
+    """A letter outside the alphabet cannot be deciphered: the Ë of `AËRIAL` turns into an I."""
+    return str(entry["answer"]).isascii()
 
 
 # --- calendar_arithmetic
+
+
+def calendar_arithmetic_is_sound(entry: Entry) -> bool:
+    """If the business days extend into the next year, the question gives the last day with the wrong year."""
+    end = entry["metadata"].get("end_date")
+    return end is None or end[:4] in entry["question"]
 
 
 def calendar_arithmetic_clarified(entry: Entry) -> str:
@@ -169,14 +151,50 @@ def calendar_arithmetic_clarified(entry: Entry) -> str:
     return ""
 
 
+# --- codeio
+
+
+RUNS_PROGRAMS = "codeio"
+"""The task whose answers are the outputs of programs."""
+
+DIFFERS_NEXT_TIME = "differs_next_time"
+"""Metadata key of an item that comes out differently if it is made again with other random numbers."""
+
+
+def codeio_is_sound(entry: Entry) -> bool:
+    """One in twenty programs draws random numbers without a seed, or shows a time.
+
+    Half of the questions ask for an input that gives the shown output. Most programs have many, and one is paid.
+    """
+    asks_for_input = "predict a feasible input" in entry["question"]
+    return not asks_for_input and not entry["metadata"].get(DIFFERS_NEXT_TIME, False)
+
+
+# --- color_cube_rotation
+
+
+def color_cube_rotation_clarified(entry: Entry) -> str:
+    """There are two ways to turn the bottom to the top."""
+    if "bottom" not in entry["metadata"]["rotations"]:
+        return ""
+    return "Whenever the bottom side is brought to the top, the left and the right side stay where they are."
+
+
+# --- complex_arithmetic
+
+
+def complex_arithmetic_is_sound(entry: Entry) -> bool:
+    """Floats beyond 2**53 skip whole numbers, so some products of the last level are wrong."""
+    metadata = entry["metadata"]
+    if metadata["operation"] != "*":
+        return True
+    a, b = map(int, metadata["num1"])
+    c, d = map(int, metadata["num2"])
+    product = [a * c - b * d, a * d + b * c]
+    return list(map(int, metadata["result"])) == product
+
+
 # --- decimal_arithmetic
-
-
-def decimal_arithmetic_corrected(entry: Entry) -> str:
-    """The library rounds after each step. Here the exact value is rounded once, to the digits of the question."""
-    digits, expression = re.findall(r"maximum of (\d+) significant digits.*\n(.*) = \?", entry["question"])[0]
-    exact = _exact(ast.parse(expression, mode="eval").body)
-    return str(rounded(exact, int(digits)))
 
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -185,6 +203,13 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+
+
+def decimal_arithmetic_corrected(entry: Entry) -> str:
+    """The library rounds after each step. Here the exact value is rounded once, to the digits of the question."""
+    digits, expression = re.findall(r"maximum of (\d+) significant digits.*\n(.*) = \?", entry["question"])[0]
+    exact = _exact(ast.parse(expression, mode="eval").body)
+    return str(rounded(exact, int(digits)))
 
 
 def _exact(node: ast.expr) -> Fraction:
@@ -212,6 +237,20 @@ NEUTRAL_NAMES = {
 """Names of the task that men and women have, by what the task takes them for."""
 
 
+def family_relationships_is_sound(entry: Entry) -> bool:
+    """The answers for relatives by marriage and for some nieces and nephews are wrong.
+
+    For relatives by marriage, the item answers `What is Lily to William?` with what William is to Lily. It calls a
+    child niece or nephew depending on whether the aunt or uncle is a woman, although that depends on the child.
+    """
+    answer = str(entry["answer"])
+    if answer.endswith("-in-law"):
+        return False
+    config = module_of("family_relationships").FamilyRelationshipsConfig()
+    wrong_names = {"niece": config.male_names, "nephew": config.female_names}
+    return entry["metadata"]["person1"] not in wrong_names.get(answer, ())
+
+
 def family_relationships_clarified(entry: Entry) -> str:
     """The answer depends on whether the person is a man or a woman, and some names do not say so."""
     person = entry["metadata"]["person1"]
@@ -225,21 +264,21 @@ def family_relationships_clarified(entry: Entry) -> str:
 # --- gsm_symbolic
 
 
-def gsm_symbolic_refused(entry: Entry) -> bool:
+def gsm_symbolic_is_sound(entry: Entry) -> bool:
     """Some questions have a share of a student, of a card or of a pan as their answer, or no finite decimal number."""
     variables = entry["metadata"]["variables"]
     if "percent_group23" in variables:
         first = Fraction(variables["total_students"] * variables["percent_group1"], 100)
         others = (variables["total_students"] - first) * Fraction(variables["percent_group23"], 100)
-        return not (first.denominator == others.denominator == 1)
+        return first.denominator == others.denominator == 1
     if "per_pan" in variables:
-        return bool(variables["total_items"] % variables["per_pan"])
+        return bool(variables["total_items"] % variables["per_pan"] == 0)
     value = _exact_value(variables)
     if value is None:
-        return False
-    if "num_item2" in variables:
-        return value.denominator != 1
-    return 100 % value.denominator != 0
+        return True
+    if "num_item2" in variables or "more_cards" in variables:
+        return value.denominator == 1
+    return 100 % value.denominator == 0
 
 
 def gsm_symbolic_corrected(entry: Entry) -> str:
@@ -305,13 +344,92 @@ def intermediate_integration_clarified(entry: Entry) -> str:
     return f"Here {' and '.join(meanings[name] for name in names)}."
 
 
+# --- knight_swap
+
+
+def knight_swap_is_sound(entry: Entry) -> bool:
+    """The generator makes unsolvable items by removing a move that the question does not mention.
+
+    A third of these items can still be solved.
+    """
+    metadata = entry["metadata"]
+    if metadata["is_possible"]:
+        return True
+    logic = module_of("knight_swap").KnightSwapLogic
+    pieces = metadata["pieces"]
+    board = {}
+    for square in pieces:
+        board[square] = [target for target in pieces if logic.is_knight_move(square, target)]
+    return logic.solve_swap(board, pieces, metadata["start_turn"]) is None
+
+
+# --- leg_counting
+
+
+def leg_counting_clarified(entry: Entry) -> str:
+    """The arms of a starfish count as legs here."""
+    return "Count a starfish as having 5 legs." if "starfish" in entry["question"] else ""
+
+
+# --- mahjong_puzzle
+
+
+_CHI = ({-2, -1}, {-1, 1}, {1, 2})
+"""The distances from a new card to the two cards with which it makes three in a row."""
+
+
+def mahjong_puzzle_is_sound(entry: Entry) -> bool:
+    """Some items overlook what the last card completes.
+
+    A card drawn to complete a Chi can also complete a Peng, which takes precedence. A random card, which should be
+    a Pass, can complete either.
+    """
+    last_round = entry["metadata"]["rounds"][-1]
+    hand = last_round["cards"][:-1] + last_round["remove"]
+    return str(entry["answer"]) == _mahjong_result(last_round["add"], hand)
+
+
+def _mahjong_result(new_card: str, hand: str) -> str:
+    if hand.count(new_card) >= 2:
+        return "Peng"
+    distances = {ord(card) - ord(new_card) for card in hand}
+    return "Chi" if any(map(distances.issuperset, _CHI)) else "Pass"
+
+
+# --- manipulate_matrix
+
+
+_MIRRORS = {
+    "Horizontally mirror": "Mirroring horizontally reverses the order of the rows.",
+    "Vertically mirror": "Mirroring vertically reverses the order of the elements in each row.",
+}
+
+
+def manipulate_matrix_clarified(entry: Entry) -> str:
+    """A horizontal mirror can swap top and bottom, or left and right. A rotation has no direction."""
+    sentences = [sentence for operation, sentence in _MIRRORS.items() if operation in entry["question"]]
+    if re.search("Rotate the matrix (90|270) degrees", entry["question"]):
+        sentences.append("Rotations are clockwise.")
+    return " ".join(sentences)
+
+
+# --- number_filtering
+
+
+def number_filtering_is_sound(entry: Entry) -> bool:
+    """If the list holds a number twice, as `-23.00` and as `-23.0`, the item's answer repeats the first of the two."""
+    metadata = entry["metadata"]
+    surplus = Counter(metadata["result"]) - Counter(metadata["original_numbers"])
+    return not surplus
+
+
 # --- number_sequence
 
 
-def number_sequence_refused(entry: Entry) -> bool:
+def number_sequence_is_sound(entry: Entry) -> bool:
     """Some sequences follow a simpler rule than the rule that made them, and this rule continues them differently."""
     *shown, hidden = entry["metadata"]["sequence"]
-    return any(value != hidden for value in continuations(shown))
+    return all(value == hidden for value in continuations(shown))
 
 
 def continuations(terms: Sequence[int]) -> Iterator[int]:
@@ -341,6 +459,30 @@ def _differences(terms: Sequence[int]) -> list[list[int]]:
     return rows
 
 
+# --- polynomial_equations
+
+
+def polynomial_equations_is_sound(entry: Entry) -> bool:
+    """The formula for three real roots of a cubic uses complex numbers, and the item omits such roots."""
+    # reasoning-gym, which made the item, has imported it.
+    import sympy
+
+    metadata = entry["metadata"]
+    num_roots = sympy.Poly(metadata["polynomial_expr"]).count_roots()
+    return int(num_roots) == len(metadata["real_solutions"])
+
+
+# --- pool_matrix
+
+
+def pool_matrix_clarified(entry: Entry) -> str:
+    """Nothing says what becomes of a window that the edge cuts off."""
+    metadata = entry["metadata"]
+    if metadata["rows"] % metadata["pool_size"] == 0 and metadata["cols"] % metadata["pool_size"] == 0:
+        return ""
+    return "A window that extends beyond the right or the lower edge is pooled over the elements that it has."
+
+
 # --- power_function
 
 
@@ -352,6 +494,32 @@ def power_function_clarified(entry: Entry) -> str:
     if base >= 0 or exponent % 2:
         return ""
     return f"Here {base}^{exponent} means ({base})^{exponent}."
+
+
+# --- propositional_logic
+
+
+def propositional_logic_is_sound(entry: Entry) -> bool:
+    """A formula of one or two letters is right. Everything follows from premises that contradict each other.
+
+    Items name their variables from P onwards. With more than 11 variables, the names after Z are signs such as `[`,
+    which no formula can contain.
+    """
+    letters = entry["metadata"]["variables"]
+    if not set(ascii_uppercase).issuperset(letters):
+        return False
+    joined = joined_premises(entry)
+    if 0 in joined:
+        return False
+    return any(is_conclusion(formula, letters, joined) for formula in short_formulas(letters))
+
+
+# --- quantum_lock
+
+
+def quantum_lock_clarified(entry: Entry) -> str:
+    """The text lets a press of any button toggle the light, and the key lets some buttons do nothing."""
+    return "A button that is marked with a colour of the light can only be pressed while the light has that colour."
 
 
 # --- sentence_reordering
@@ -384,41 +552,130 @@ def _sentences() -> dict[tuple[str, ...], str]:
 # --- simple_geometry
 
 
-def simple_geometry_refused(entry: Entry) -> bool:
-    """Most polygons of the library are not convex: the remaining angle would have 180 degrees or more."""
-    return float(entry["answer"]) >= 180
+def simple_geometry_is_sound(entry: Entry) -> bool:
+    """Many polygons are not convex, as the question says: the remaining angle would have 180 degrees or more."""
+    return float(entry["answer"]) < 180
 
 
-# --- codeio
+# --- string_manipulation
 
 
-def codeio_refused(entry: Entry) -> bool:
-    """Half of the questions ask for an input of a program. Many inputs give the shown output, and one is paid."""
-    return "predict a feasible input" in entry["question"]
+def string_manipulation_clarified(entry: Entry) -> str:
+    """A text of an even length has two characters in its middle."""
+    if "remove the middle character" not in entry["question"]:
+        return ""
+    return "If the length is even, the middle character is the first character of the second half."
+
+
+# --- string_synthesis
+
+
+def string_synthesis_clarified(entry: Entry) -> str:
+    """A cycle can go on with the next rule, or begin again with the first."""
+    return "Each time, apply the first rule of the list that can be applied, and then begin again with rule 1."
+
+
+# --- syllogism
+
+
+def syllogism_is_sound(entry: Entry) -> bool:
+    """Some items accept a wrong conclusion, such as `some A are not C` from `all A are B` and `some B are not C`."""
+    if str(entry["answer"]) == "No":
+        return True
+    metadata = entry["metadata"]
+    premises = [metadata["premise1"], metadata["premise2"]]
+    return follows(premises, metadata["conclusion"])
+
+
+def syllogism_clarified(entry: Entry) -> str:
+    """In modern logic, `All A are B` holds if there is no A."""
+    return "Take for granted that at least one of each kind that is named exists."
+
+
+def follows(premises: Sequence[str], conclusion: str) -> bool:
+    """Whether the conclusion holds in every world in which the premises hold and every kind of thing exists.
+
+    A statement is `All A are B`, `No A are B`, `Some A are B` or `Some A are not B`. The items take for granted that
+    every kind exists.
+    """
+    words = " ".join([*premises, conclusion]).split()
+    kinds = set(words) - {"All", "No", "Some", "are", "not"}
+    # A sort of thing is the set of the kinds that it belongs to. A world is the set of the sorts that exist.
+    sorts = list(_subsets(sorted(kinds)))
+    for world in _subsets(sorts):
+        has_every_kind = kinds == set(itertools.chain(*world))
+        if has_every_kind and all(_holds(premise, world) for premise in premises) and not _holds(conclusion, world):
+            return False
+    return True
+
+
+def _subsets(elements: Collection[Any]) -> Iterator[tuple[Any, ...]]:
+    for size in range(len(elements) + 1):
+        yield from itertools.combinations(elements, size)
+
+
+def _holds(statement: str, world: Collection[Collection[str]]) -> bool:
+    words = statement.split()
+    subjects = [sort for sort in world if words[1] in sort]
+    matches = [sort for sort in subjects if words[-1] in sort]
+    if words[0] == "All":
+        return matches == subjects
+    if words[0] == "No":
+        return not matches
+    if "not" in words:
+        return matches != subjects
+    return bool(matches)
+
+
+# --- time_intervals
+
+
+def time_intervals_is_sound(entry: Entry) -> bool:
+    """A weekday in brackets makes reasoning-gym overlook the time zone behind it."""
+    time_format = entry["metadata"]["format"]
+    return "(%A)" not in time_format or not time_format.endswith("%z")
+
+
+# --- tsumego
+
+
+def tsumego_is_sound(entry: Entry) -> bool:
+    """Some keys do not capture what the question asks for."""
+    return validators.tsumego(entry, entry["answer"])
 
 
 QUESTIONS: Mapping[str, Mending] = {
-    "aiw": Mending(refuses=aiw_refused, clarifies=aiw_clarified),
-    "bf": Mending(clarifies=bf_clarified),
-    "calendar_arithmetic": Mending(clarifies=calendar_arithmetic_clarified),
-    "codeio": Mending(refuses=codeio_refused),
-    "color_cube_rotation": Mending(clarifies=color_cube_rotation_clarified),
-    "decimal_arithmetic": Mending(corrects=decimal_arithmetic_corrected),
-    "family_relationships": Mending(clarifies=family_relationships_clarified),
-    "gsm_symbolic": Mending(refuses=gsm_symbolic_refused, corrects=gsm_symbolic_corrected),
+    "aiw": Mending(is_sound=aiw_is_sound, clarified=aiw_clarified),
+    "basic_arithmetic": Mending(is_sound=basic_arithmetic_is_sound),
+    "bf": Mending(clarified=bf_clarified),
+    "caesar_cipher": Mending(is_sound=caesar_cipher_is_sound),
+    "calendar_arithmetic": Mending(is_sound=calendar_arithmetic_is_sound, clarified=calendar_arithmetic_clarified),
+    "codeio": Mending(is_sound=codeio_is_sound),
+    "color_cube_rotation": Mending(clarified=color_cube_rotation_clarified),
+    "complex_arithmetic": Mending(is_sound=complex_arithmetic_is_sound),
+    "decimal_arithmetic": Mending(corrected=decimal_arithmetic_corrected),
+    "family_relationships": Mending(is_sound=family_relationships_is_sound, clarified=family_relationships_clarified),
+    "gsm_symbolic": Mending(is_sound=gsm_symbolic_is_sound, corrected=gsm_symbolic_corrected),
     "intermediate_integration": Mending(
-        corrects=intermediate_integration_corrected, clarifies=intermediate_integration_clarified
+        corrected=intermediate_integration_corrected, clarified=intermediate_integration_clarified
     ),
-    "leg_counting": Mending(clarifies=leg_counting_clarified),
-    "manipulate_matrix": Mending(clarifies=manipulate_matrix_clarified),
-    "number_sequence": Mending(refuses=number_sequence_refused),
-    "pool_matrix": Mending(clarifies=pool_matrix_clarified),
-    "power_function": Mending(clarifies=power_function_clarified),
-    "quantum_lock": Mending(clarifies=quantum_lock_clarified),
-    "sentence_reordering": Mending(corrects=sentence_reordering_corrected, clarifies=sentence_reordering_clarified),
-    "simple_geometry": Mending(refuses=simple_geometry_refused),
-    "string_manipulation": Mending(clarifies=string_manipulation_clarified),
-    "string_synthesis": Mending(clarifies=string_synthesis_clarified),
-    "syllogism": Mending(clarifies=syllogism_clarified),
+    "knight_swap": Mending(is_sound=knight_swap_is_sound),
+    "leg_counting": Mending(clarified=leg_counting_clarified),
+    "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
+    "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
+    "number_filtering": Mending(is_sound=number_filtering_is_sound),
+    "number_sequence": Mending(is_sound=number_sequence_is_sound),
+    "polynomial_equations": Mending(is_sound=polynomial_equations_is_sound),
+    "pool_matrix": Mending(clarified=pool_matrix_clarified),
+    "power_function": Mending(clarified=power_function_clarified),
+    "propositional_logic": Mending(is_sound=propositional_logic_is_sound),
+    "quantum_lock": Mending(clarified=quantum_lock_clarified),
+    "sentence_reordering": Mending(corrected=sentence_reordering_corrected, clarified=sentence_reordering_clarified),
+    "simple_geometry": Mending(is_sound=simple_geometry_is_sound),
+    "string_manipulation": Mending(clarified=string_manipulation_clarified),
+    "string_synthesis": Mending(clarified=string_synthesis_clarified),
+    "syllogism": Mending(is_sound=syllogism_is_sound, clarified=syllogism_clarified),
+    "time_intervals": Mending(is_sound=time_intervals_is_sound),
+    "tsumego": Mending(is_sound=tsumego_is_sound),
 }
 """What is done about the questions of each task that has faults."""

@@ -29,7 +29,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
+from ..verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
 from . import confinement
 from .datasets import DatasetCache, is_reseeded
 from .protocol import Imports, UnreadableMessageError, open_channel
@@ -44,14 +44,16 @@ MAX_ITEM_BYTES = 16 << 20
 class ItemJob:
     """One item to make, in at most `timeout_s` seconds of processor time.
 
-    If `answerable`, the worker replies None instead of an item that has no right answer.
+    With `mends`, a sound item gets its right answer and a question of one meaning. With `refuses`, the worker replies
+    None instead of an item that is not sound (verification/questions.py).
     """
 
     task: str
     seed: int
     config: Mapping[str, Any]
     timeout_s: float
-    answerable: bool
+    mends: bool
+    refuses: bool
 
 
 class Failure(str):
@@ -105,8 +107,8 @@ def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
     # A hundred third-party generators run here. Each has its own exceptions, and one may even exit.
     try:
         made = _make(job, datasets)
-        if job.answerable and not has_right_answer(job.task, made):
-            made = None
+        if job.mends or job.refuses:
+            made = _sound(job, made)
         item = pickle.dumps(made)
     except MemoryError:
         raise
@@ -115,6 +117,12 @@ def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
     if len(item) > MAX_ITEM_BYTES:
         return pickle.dumps(Failure(f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}"))
     return item
+
+
+def _sound(job: ItemJob, made: Any) -> Any:
+    if is_sound(job.task, made):
+        return mended(job.task, made) if job.mends else made
+    return None if job.refuses else made
 
 
 def _make(job: ItemJob, datasets: DatasetCache) -> Any:

@@ -68,16 +68,23 @@ class ProcessGenerator:
         )
 
     async def generate(
-        self, task: str, seed: int, config: Mapping[str, Any], *, answerable: bool = False
+        self,
+        task: str,
+        seed: int,
+        config: Mapping[str, Any],
+        *,
+        mends: bool = False,
+        refuses: bool = False,
     ) -> dict[str, Any]:
-        """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
+        """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it, unless it is mended.
 
-        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die, NoRightAnswerError if
-        `answerable` is set and no answer is right, GenerationError if reasoning-gym fails, and PoolClosedError if the
+        `mends` corrects the answers and clarifies the questions of sound items, see verification/questions.py. Raises
+        GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die, NoRightAnswerError if
+        `refuses` is set and the item is not sound, GenerationError if reasoning-gym fails, and PoolClosedError if the
         generator is not running.
         """
         name = f"{task} with seed {seed}"
-        job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)
+        job = ItemJob(task, seed, dict(config), self._timeout_s, mends, refuses)
         limit_s = WALL_FACTOR * self._timeout_s
         try:
             reply = await self._pool.ask(pickle.dumps(job), limit_s, name)

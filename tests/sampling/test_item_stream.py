@@ -26,7 +26,7 @@ from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import HISTORY_S, MAX_CRASHES, MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.questions import is_sound
 from reasoning_gym_environment.workers.pool import PoolClosedError
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
@@ -116,8 +116,10 @@ async def test_the_reason_of_a_level_counts_the_questions_of_this_level_alone() 
 
 async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:
     class OftenWrong(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Any, answerable: bool = False) -> dict[str, Any]:
-            if answerable and seed % 2:
+        async def generate(
+            self, task: str, seed: int, config: Any, *, refuses: bool = False, **_: Any
+        ) -> dict[str, Any]:
+            if refuses and seed % 2:
                 raise NoRightAnswerError(f"{seed}")
             return {"question": f"{seed}", "answer": "AË"[seed % 2], "metadata": {"source_dataset": task}}
 
@@ -125,8 +127,8 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     plain = await take(item_source(OftenWrong(), catalog=caesar), 40)
     source = item_source(OftenWrong(), catalog=caesar, strict=True)
     drawn = await take(source, 40)
-    assert all(has_right_answer(problem.task, problem.entry) for problem in drawn)
-    wrong = [problem.index for problem in plain if not has_right_answer(problem.task, problem.entry)]
+    assert all(is_sound(problem.task, problem.entry) for problem in drawn)
+    wrong = [problem.index for problem in plain if not is_sound(problem.task, problem.entry)]
     assert wrong == [problem.index for problem, other in zip(plain, drawn, strict=True) if problem != other]
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 

@@ -19,8 +19,8 @@ import pytest
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.forms import FORMS, READERS
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.markup import MAX_CHARS, strip_markup
+from reasoning_gym_environment.verification.questions import is_sound
 from reasoning_gym_environment.verification.readers import number
 from reasoning_gym_environment.verification.validators import VALIDATORS
 from testing.hostile_answers import HOSTILE_ANSWERS
@@ -40,7 +40,7 @@ def solved(task: str) -> list[tuple[dict[str, Any], str]]:
     found: list[tuple[dict[str, Any], str]] = []
     for index in range(8 * ITEMS):
         entry = dataset[index]
-        answer = reference_answer(task, entry) if has_right_answer(task, entry) else None
+        answer = reference_answer(task, entry) if is_sound(task, entry) else None
         # An empty text is no answer, and reaches no check.
         if answer:
             found.append((entry, answer))

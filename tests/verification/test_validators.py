@@ -18,8 +18,8 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.entries import module_of
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS
-from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.verification.logic import truth_table
+from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, is_sound
 from reasoning_gym_environment.verification.validators import VALIDATORS
 from testing.reference_answers import is_right, reference_answer
 
@@ -219,7 +219,7 @@ def test_a_formula_cannot_name_a_variable_beyond_the_letter_z() -> None:
     for index in range(40):
         entry = dataset[index]
         counts.add(len(entry["metadata"]["variables"]))
-        assert not has_right_answer("propositional_logic", entry) or "[" not in entry["metadata"]["variables"]
+        assert not is_sound("propositional_logic", entry) or "[" not in entry["metadata"]["variables"]
     assert counts == {10, 11, 12, 13}
 
 
@@ -233,7 +233,7 @@ SHARE_WITHOUT_RIGHT_ANSWER = {
 @pytest.mark.parametrize("task", sorted(SHARE_WITHOUT_RIGHT_ANSWER))
 def test_some_items_have_no_right_answer(task: str) -> None:
     dataset = library.create_dataset(task, seed=1, size=200)
-    said = [has_right_answer(task, dataset[index]) for index in range(200)]
+    said = [is_sound(task, dataset[index]) for index in range(200)]
     assert 0 < said.count(False) <= SHARE_WITHOUT_RIGHT_ANSWER[task] * len(said)
 
 
@@ -249,5 +249,5 @@ WITHOUT_RIGHT_ANSWER = [
 @pytest.mark.parametrize(("task", "answer", "metadata"), WITHOUT_RIGHT_ANSWER)
 def test_an_item_whose_own_answer_is_wrong_has_no_right_one(task: str, answer: str, metadata: Entry) -> None:
     entry = {"question": "?", "answer": answer, "metadata": {**metadata, "source_dataset": task}}
-    assert not has_right_answer(task, entry)
-    assert not has_right_answer("composite", entry)
+    assert not is_sound(task, entry)
+    assert not is_sound("composite", entry)

@@ -23,7 +23,7 @@ from reasoning_gym_environment.errors import (
     NoRightAnswerError,
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, is_sound
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -83,10 +83,10 @@ async def test_items_are_those_that_reasoning_gym_makes_whatever_the_hash_seed_h
 async def test_an_item_whose_program_gives_something_else_each_time_says_so(generator: ProcessGenerator) -> None:
     drawn, known = [await generator.generate("codeio", seed, {}) for seed in (26, 0)]
     assert drawn["metadata"][DIFFERS_NEXT_TIME] and DIFFERS_NEXT_TIME not in known["metadata"]
-    assert not has_right_answer("codeio", drawn) and has_right_answer("codeio", known)
+    assert not is_sound("codeio", drawn) and is_sound("codeio", known)
     assert drawn == await generator.generate("codeio", 26, {}), "it is the same item each time all the same"
     with pytest.raises(NoRightAnswerError, match="codeio with seed 26: no answer to it is right"):
-        await generator.generate("codeio", 26, {}, answerable=True)
+        await generator.generate("codeio", 26, {}, refuses=True)
 
 
 async def test_an_item_depends_on_its_seed_and_config_alone(generator: ProcessGenerator) -> None:
