@@ -34,7 +34,16 @@ def evaluate(expression: str, variables: Mapping[str, Fraction] | None = None) -
 
     Raises ValueError for anything but numbers, the variables, parentheses, signs and `+ - * / **`.
     """
-    return _value_of(ast.parse(expression.strip(), mode="eval").body, variables or {})
+    # A decimal of many digits would lose some of them as a float, so that the parser gets names instead.
+    values = dict(variables or {})
+
+    def named(found: re.Match[str]) -> str:
+        name = f"decimal_{len(values)}"
+        values[name] = Fraction(found.group())
+        return name
+
+    text = re.sub(r"\d+\.\d+", named, expression.strip())
+    return _value_of(ast.parse(text, mode="eval").body, values)
 
 
 def _value_of(node: ast.expr, variables: Mapping[str, Fraction]) -> Fraction:
@@ -838,7 +847,7 @@ def _affine_rules(terms: Sequence[int]) -> Iterator[int]:
     """Each term is a small multiple of the term before it, or its half, and a constant."""
     factors = [Fraction(number) for number in range(-5, 6)]
     factors += [Fraction(1, 2), Fraction(1, 3), Fraction(-1, 2)]
-    if len(terms) < 4:
+    if len(terms) < 5:
         return
     for factor in factors:
         constant = terms[1] - math.floor(factor * terms[0])
