@@ -30,8 +30,8 @@ from typing import IO, Any
 
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
+from ..storage.append_log import lock
 from ..storage.file_names import file_name
-from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
