@@ -71,7 +71,7 @@ def _grade_group(tasks: Tasks, thinking_opened: bool, recipe: Recipe, completion
 
 
 def row_rewards(tasks: Tasks, *, thinking_opened: bool = False) -> Callable[..., list[float | None]]:
-    """The reward function for TRL's GRPOTrainer over a dataset of `export --items --format trl`.
+    """The reward function for TRL's GRPOTrainer over a dataset of `export --items`.
 
         trainer = GRPOTrainer(..., train_dataset=dataset, reward_funcs=[row_rewards(tasks)])
 
