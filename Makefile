@@ -14,7 +14,7 @@ help:
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
 	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
 	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"
-	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
+	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/research/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make docs       set up .venv, then build the documentation site in site/; a broken link is an error"
 	@echo "make release    set up .venv and those for TRL and verifiers, then build the sdist and the wheel in dist/ and check them"
@@ -50,11 +50,11 @@ $(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
 	@touch $@
 
-$(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python
+$(VENV)-llm/.installed: benchmarks/research/llm/requirements.txt benchmarks/research/llm/requirements-alone.txt | $(VENV)/.python
 	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
 	$(PYTHON) -m venv $(VENV)-llm
-	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/llm/requirements.txt
-	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/llm/requirements-alone.txt
+	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/research/llm/requirements.txt
+	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/research/llm/requirements-alone.txt
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -67,14 +67,14 @@ test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.inst
 	$(PYTEST) -m slow --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
-	$(VENV)-llm/bin/python benchmarks/llm/model.py data/llm/model
+	$(VENV)-llm/bin/python benchmarks/research/llm/model.py data/llm/model
 	$(BIN)/python -m pytest -m servers --numprocesses 0
 
 test-slurm: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slurm --numprocesses 0 --durations 5
 
 llm: $(VENV)/.installed $(VENV)-llm/.installed
-	@echo "Now: $(VENV)-llm/bin/python benchmarks/llm/run.py --arm ours --minutes 10   (benchmarks/llm/README.md)"
+	@echo "Now: $(VENV)-llm/bin/python benchmarks/research/llm/run.py --arm ours --minutes 10   (benchmarks/research/llm/README.md)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,10 +1,12 @@
 """Stand-ins for the workers that do the same work in this process, for tests of other things.
 
-Starting worker processes takes seconds. Here nothing is held to a deadline.
+Starting worker processes takes seconds. Here nothing is held to a deadline. Some tasks lower the precision of decimal
+numbers for their whole process, so each call has a decimal context of its own.
 """
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +41,8 @@ class InProcessGrader(_InProcess):
     ) -> list[Verdict]:
         dataset = library.create_dataset(task, seed=0, size=1, **config)
         check = check_for(task, entry) if self._strict else None
-        return [grade(dataset.score_answer, entry, answer, check) for answer in answers]
+        with decimal.localcontext():
+            return [grade(dataset.score_answer, entry, answer, check) for answer in answers]
 
 
 class InProcessGenerator(_InProcess):
@@ -53,7 +56,8 @@ class InProcessGenerator(_InProcess):
         refuses: bool = False,
     ) -> dict[str, Any]:
         try:
-            entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
+            with decimal.localcontext():
+                entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
         if is_sound(task, entry):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +11,24 @@ import pytest
 linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
-def parents() -> dict[int, int]:
-    """Process -> parent, for every process that is no zombie."""
-    found = {}
+def living_processes() -> Iterator[tuple[int, int, int]]:
+    """Yield number, parent and session of every process that is no zombie."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+            state, parent, _, session, *_ = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if state != "Z":
-            found[int(stat.parent.name)] = int(parent)
-    return found
+            yield int(stat.parent.name), int(parent), int(session)
+
+
+def parents() -> dict[int, int]:
+    """Process -> parent, for every process that is no zombie."""
+    return {process: parent for process, parent, _ in living_processes()}
+
+
+def members_of_session(session: int) -> list[int]:
+    return [process for process, _, its_session in living_processes() if its_session == session]
 
 
 def workers_of(pid: int) -> list[int]:

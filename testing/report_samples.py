@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reasoning_gym_environment.evaluation.questions import published_scores
+from reasoning_gym_environment.evaluation.published import published_scores
 from reasoning_gym_environment.report.load import Evaluation, load
 
 MARK = "OWNED"

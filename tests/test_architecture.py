@@ -15,11 +15,12 @@ PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
 RANKS = [
     {"records", "errors"},
     {"utils"},
-    {"tasks", "storage"},
+    {"tasks"},
     {"verification"},
     {"settings"},
     {"workers"},
     {"sampling", "scoring", "inference"},
+    {"storage"},
     {"evaluation", "telemetry"},
     {"runtime", "items"},
     {"trainer"},

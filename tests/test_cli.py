@@ -86,37 +86,50 @@ def test_process_writes_exactly_the_groups_asked_for_and_what_belongs_beside_the
     assert [group["scores"] for group in groups] == [[1.0] * 4] * 5
 
 
+EVALUATION = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}
+
+
+def samples_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "samples.jsonl").open()]
+
+
+def evaluate(arguments: list[str], folder: Path) -> str:
+    """The log of `evaluate`, which ends without an error."""
+    result = run([*CONSOLE_SCRIPT, "evaluate", *arguments], folder)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def test_evaluate_writes_its_results_and_says_where_they_are(
+    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
+) -> None:
+    folder = tmp_path / "evaluation"
+    settings = {**EVALUATION, "env__context_length": 3000, "env__data_dir_to_save_evals": folder}
+    log = evaluate(flags(tokenizer_dir, adding_server.base_url, **settings), tmp_path)
+    assert f"The results are in {folder}. Show them with: `reasoning-gym-env report {folder} " in log
+    written = json.loads((folder / "metrics.json").read_text())
+    assert 2900 < written["config_general"]["generation_parameters"]["max_new_tokens"] <= 3000, "what was used"
+    metrics = written["results"]["all"]
+    assert metrics["eval/percent_correct"] == pytest.approx(sum(row["score"] for row in samples_in(folder)) / 3)
+    kept = (folder / "evaluate_config.yaml").read_text()
+    assert "num_eval_samples_per_task: 3" in kept and "sk-secret" not in kept
+
+
+@pytest.mark.slow
 def test_evaluate_plans_stops_at_its_limit_and_resumes(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
     folder = tmp_path / "evaluation"
-    settings = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}
-    settings |= {"env__num_eval_samples_per_task": 6, "env__context_length": 3000}
-    settings |= {"env__data_dir_to_save_evals": folder}
-    arguments = ["evaluate", *flags(tokenizer_dir, adding_server.base_url, **settings)]
-
-    def done(*more: str) -> str:
-        result = run([*CONSOLE_SCRIPT, *more], tmp_path)
-        assert result.returncode == 0, result.stderr
-        return result.stderr
-
-    def samples() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (folder / "samples.jsonl").open()]
-
-    planned = done(*arguments, "--dry-run")
+    settings = {**EVALUATION, "env__num_eval_samples_per_task": 6, "env__data_dir_to_save_evals": folder}
+    arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
+    planned = evaluate([*arguments, "--dry-run"], tmp_path)
     assert "Planned: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
-    assert "limit_tokens is reached" in done(*arguments, "--limit-tokens", "1")
-    assert 0 < sum(sample["score"] is not None for sample in samples()) < 6
-    assert f"The results are in {folder}. Show them with: `reasoning-gym-env report {folder} " in done(*arguments)
-    written = json.loads((folder / "metrics.json").read_text())
-    assert 2900 < written["config_general"]["generation_parameters"]["max_new_tokens"] <= 3000, "what was used"
-    metrics = written["results"]["all"]
-    assert metrics["eval/percent_correct"] == pytest.approx(sum(sample["score"] for sample in samples()) / 6)
-    kept = (folder / "evaluate_config.yaml").read_text()
-    assert "num_eval_samples_per_task: 6" in kept and "sk-secret" not in kept
-
+    assert "limit_tokens is reached" in evaluate([*arguments, "--limit-tokens", "1"], tmp_path)
+    assert 0 < sum(sample["score"] is not None for sample in samples_in(folder)) < 6
+    evaluate(arguments, tmp_path)
+    assert all(sample["score"] is not None for sample in samples_in(folder))
     asked = len(adding_server.requests)
-    assert "6 of 6 completions exist already." in done("evaluate", "--resume", str(folder))
+    assert "6 of 6 completions exist already." in evaluate(["--resume", str(folder)], tmp_path)
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
 
 
@@ -132,6 +145,7 @@ cli.main([])"""
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, r"\U0001f600 \ud800", r"\U0001f600")
 
 
+@pytest.mark.slow
 def test_results_are_complete_when_the_reader_of_the_table_has_gone(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
@@ -187,7 +201,7 @@ def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_command_says_so_in_one_line_and_leaves_neither_files_nor_processes(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -22,7 +22,7 @@ from reasoning_gym_environment.atropos import evaluate
 from reasoning_gym_environment.atropos.evaluate import UNFINISHED
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
-from reasoning_gym_environment.storage.json_lines import lock
+from reasoning_gym_environment.storage.append_log import lock
 from testing.env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from testing.inference_server import Generation
 from testing.mock_dialects import ThreadedMockServer

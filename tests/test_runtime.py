@@ -18,7 +18,7 @@ import pytest
 
 from reasoning_gym_environment import runtime as made
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
-from reasoning_gym_environment.evaluation.questions import PRESETS
+from reasoning_gym_environment.evaluation.published import PRESETS
 from reasoning_gym_environment.records import Group, Outcome, Problem, Score
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.sampling.item_stream import ItemSource

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import EvalSet
-from ..evaluation.runner import sample_of, scored_fields
 from ..items import TestItem, problem_of
 from ..records import Problem, Score, outcome_of
+from ..storage.lines import sample_fields, sample_of, unscored_fields
 from .hooks import Hooks
 
 
@@ -66,8 +66,8 @@ class QuestionsOfHook:
             raise
         except Exception as error:  # noqa: BLE001
             reason = f"rollout_and_score_eval failed: {type(error).__name__}: {error}"
-            return sample_of(problem, attempt, unscored_reason=reason)
-        sample = samples[-1] if samples else sample_of(problem, attempt)
+            return sample_of(problem, attempt, unscored_fields(reason))
+        sample = samples[-1] if samples else sample_of(problem, attempt, unscored_fields(None))
         return {**sample, "attempt": attempt, **_fields_of_hook(sample, score)}
 
 
@@ -76,12 +76,12 @@ def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:
     if score == sample["credit"]:
         return {}
     if score is None:
-        return scored_fields(None, "rollout_and_score_eval returned no score")
+        return unscored_fields("rollout_and_score_eval returned no score")
     if not isinstance(score, (int, float)) or not math.isfinite(score):
-        return scored_fields(None, f"rollout_and_score_eval returned {score!r:.100}")
+        return unscored_fields(f"rollout_and_score_eval returned {score!r:.100}")
     value = float(score)
     answer = sample["model_parsed"]
-    return scored_fields(Score(value, outcome_of(value), answer=answer, native=value), credit=value)
+    return sample_fields(Score(value, outcome_of(value), answer=answer, native=value), credit=value)
 
 
 async def rollout_and_score(env: Hooks, test_item: TestItem) -> float | None:

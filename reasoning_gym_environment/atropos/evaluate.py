@@ -25,7 +25,7 @@ from ..evaluation.results import (
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Mode, Run
-from ..storage.json_lines import lock
+from ..storage.append_log import lock
 from ..telemetry.telemetry import keep_newest_metrics
 from ..utils.resilience import BackgroundCalls
 from . import preflight

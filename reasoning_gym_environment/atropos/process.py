@@ -24,7 +24,8 @@ from ..errors import EnvironmentSetupError
 from ..items import group_of
 from ..records import Group, to_json
 from ..settings.environment import ReasoningGymEnvConfig
-from ..storage.json_lines import AppendLog, described, open_groups
+from ..storage.append_log import AppendLog
+from ..storage.lines import described, open_groups
 from ..storage.patient_writer import PatientWriter
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         type=path_name,
         metavar="FOLDER",
-        help="a folder of `export --items eval`, in the format hf or trl: make its questions again, and exit with 1 if "
+        help="a folder of `export --items eval`, in the format hf: make its questions again, and exit with 1 if "
         "one of them differs",
     )
     return parser
@@ -113,7 +113,7 @@ def _rows(path: Path) -> list[_Row]:
             rows.append(_Row(Recipe.from_row(row), str(question)))
     except (OSError, LookupError, TypeError, ValueError, pyarrow.ArrowException) as error:
         raise EnvironmentSetupError(
-            f"{path}: expected held-out questions of `export --items eval` in the format hf or trl, but they cannot be "
+            f"{path}: expected held-out questions of `export --items eval` in the format hf, but they cannot be "
             f"read ({error!r})."
         ) from error
     return rows

@@ -57,6 +57,4 @@ def write_card(folder: Path, template_name: str, **values: Any) -> None:
     """Write the card of a folder from a template of `report/templates`."""
     text = (TEMPLATES / template_name).read_text(encoding="utf-8")
     template = jinja2.Template(text, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    text = template.render(**values)
-    # The name of a task or a model may hold half of a surrogate pair, which cannot be encoded.
-    (folder / CARD).write_bytes(text.encode("utf-8", "replace"))
+    (folder / CARD).write_text(template.render(**values), encoding="utf-8")

@@ -31,9 +31,9 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..report.load import DumpedGroup, files_of, group_in
 from ..sampling.seeds import is_held_out
-from ..storage.json_lines import BrokenLineError, read_object
+from ..storage.append_log import BrokenLineError, read_object
+from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import path_name, positive, share, whole
 from .dataset_folder import CARD, new_folder, write_card
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=[*FORMATS, *ITEM_FORMATS],
         help="completions: messages (the default), prompt_completion, or dpo, which pairs the best and the worst "
-        "completion of each group; items: hf (the default), trl, verl or nemo-gym",
+        "completion of each group; items: hf (the default, for TRL too), verl or nemo-gym",
     )
     add(
         "--min-score",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..api import PromptedProblem
-from ..errors import EnvironmentSetupError
 from ..inference.prompts import as_dicts
 from ..integrations.recipe import RECIPE, Recipe
 from ..records import to_json
@@ -93,16 +92,15 @@ def nemo_row(item: ExportedItem) -> Row:
     }
 
 
-def trl_row(item: ExportedItem) -> Row:
-    """A prompt in TRL's conversational format, and the recipe. TRL passes the recipe to the reward function."""
-    return {"prompt": item.prompt, **item.recipe}
-
-
 def hf_row(item: ExportedItem) -> Row:
-    """TRL's columns, and columns for people who read the dataset."""
+    """A prompt in TRL's conversational format, the recipe, and columns for people who read the dataset.
+
+    TRL passes all columns to the reward function, which uses the recipe.
+    """
     problem = item.problem
     return {
-        **trl_row(item),
+        "prompt": item.prompt,
+        **item.recipe,
         "category": problem.category,
         "index": item.index,
         "question": problem.question,
@@ -125,9 +123,9 @@ VERL_COLUMNS = {
     "reward_model": {"style": "text", "ground_truth": "text"},
     "extra_info": {"split": "text", "index": "whole", **RECIPE_COLUMNS},
 }
-TRL_COLUMNS = {"prompt": MESSAGES, **RECIPE_COLUMNS}
 HF_COLUMNS = {
-    **TRL_COLUMNS,
+    "prompt": MESSAGES,
+    **RECIPE_COLUMNS,
     "category": "text",
     "index": "whole",
     "question": "text",
@@ -142,12 +140,6 @@ ITEM_FORMATS = {
     "hf": Format(
         hf_row,
         HF_COLUMNS,
-        DATA_FILES,
-        "row",
-    ),
-    "trl": Format(
-        trl_row,
-        TRL_COLUMNS,
         DATA_FILES,
         "row",
     ),
@@ -167,10 +159,7 @@ ITEM_FORMATS = {
 
 
 def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
-    """Write at least one row to a file of this format.
-
-    Raises EnvironmentSetupError if a text of a row has half of a surrogate pair, and the format is parquet.
-    """
+    """Write at least one row to a file of this format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not form.is_parquet:
         lines = [json.dumps(row) + "\n" for row in rows]
@@ -181,14 +170,7 @@ def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
     import pyarrow.parquet
 
     fields = [(name, _arrow_type(kind)) for name, kind in form.columns.items()]
-    try:
-        table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
-    except UnicodeEncodeError as error:
-        found = error.object[max(0, error.start - 40) : error.start + 1]
-        raise EnvironmentSetupError(
-            f"Expected texts that parquet can hold, but an item has half of a surrogate pair, at the end of {found!r}. "
-            "Choose other tasks with --tasks, or --format nemo-gym, which holds such texts."
-        ) from error
+    table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
     pyarrow.parquet.write_table(table, path)
 
 

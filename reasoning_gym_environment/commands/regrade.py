@@ -4,8 +4,8 @@
       └──── texts ──> Scorer (sandbox, as in a run) ──> scores ──> line with new values, and the old ones in `before`
 
 A line is a sample of `evaluate`, or a group of a dump or of `process`. The new line has the digest of the old line, so
-that the same command can resume. The command checks every part of a line, because a model wrote its texts. Beside the
-samples of an evaluation it writes a new metrics.json.
+that the same command can resume. Lines that cannot be regraded are skipped and counted. Beside the samples of an
+evaluation the command writes a new metrics.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,16 +29,14 @@ from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.results import summarise
 from ..evaluation.runner import METRICS, SAMPLES, grading
-from ..evaluation.runner import scored_fields as scored_sample
 from ..records import Completion, FormatFailure, Outcome, Problem, to_json
-from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
 from ..scoring.rewards import base_reward, neutral_if_unscored
 from ..scoring.scorer import score_with_retry
 from ..settings.components import TasksSettings, checked
-from ..storage.json_lines import AppendLog, is_number, read_object
-from ..storage.json_lines import scored_fields as scored_rollout
+from ..storage.append_log import AppendLog, read_object
+from ..storage.lines import UNSCORED, files_of, reward_fields, rollouts_in, sample_fields, unscored_fields
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
@@ -51,16 +49,10 @@ ITEM_S = 20.0
 """Seconds of processor time to make an item. Lines whose items take longer are not regraded."""
 AT_ONCE = 32
 """Lines that are graded at the same time."""
-MALFORMED = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    AssertionError,
-    OverflowError,
-    RecursionError,
-)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a malformed line can cause: a field is missing or has another type. The file may come from anywhere."""
+Scores = list[tuple[float | None, float | None]]
+"""The scores of completions before and after. A score is None if the completion is unscored."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -203,8 +195,7 @@ class _Regrader:
     def _write_metrics(self, old: Path, new_samples: Path) -> None:
         """Write the metrics.json of regraded samples, with the general part of the old one.
 
-        There is nothing to write without an old one, or if no sample has a score. Raises EnvironmentSetupError if the
-        old one is malformed.
+        There is nothing to write without an old one, or if no sample has a score.
         """
         if not old.is_file() or not new_samples.is_file():
             return
@@ -214,19 +205,11 @@ class _Regrader:
             return
         try:
             document = json.loads(old.read_text(encoding="utf-8"))
-            results = dict(document.get("results", {}))
-            parameters = document["config_general"].setdefault("generation_parameters", {})
-            parameters.update(
-                {
-                    **self._grading(),
-                    "reasoning_gym_environment_version": __version__,
-                    "reasoning_gym_version": self.runtime.library.version,
-                }
-            )
+            document["config_general"]["generation_parameters"].update(self._grading())
+            names = list(document["results"])
         except MALFORMED as error:
             raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {old}: {error!r}.") from error
-        metrics = summarise(samples).metrics(with_tasks=True)
-        document["results"] = dict.fromkeys([*results, "all"], metrics)
+        document["results"] = dict.fromkeys(names, summarise(samples).metrics(with_tasks=True))
         write_atomically(new_samples.with_name(METRICS), json.dumps(document, indent=2).encode())
 
     def _grading(self) -> dict[str, str]:
@@ -234,26 +217,20 @@ class _Regrader:
         verification = self.made_with["verification"]
         return {
             "verification": verification,
-            "partial_credit": self.runtime.settings.partial_credit,
+            "partial_credit": self.made_with["partial_credit"],
             "grading": grading(verification),
+            "reasoning_gym_environment_version": __version__,
+            "reasoning_gym_version": self.runtime.library.version,
         }
 
     async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
-        """The regraded line, or None if there is nothing to write.
-
-        There is nothing to write for an empty line, and for a line that is regraded already. The header of an
-        unfinished evaluation gets the new grading. A line that cannot be regraded is counted in `tally.skipped`.
-        """
+        """The regraded line. None if the line is regraded already, or cannot be regraded (see `tally.skipped`)."""
         digest = hashlib.blake2b(line, digest_size=8).hexdigest()
-        if digest in done or line == b"\n":
+        if digest in done:
             return None
         try:
             record = read_object(line)
-            if "evaluation" in record:
-                header = {**record["evaluation"], **self._grading()}
-                before = _replace(record, {"evaluation": header})
-            else:
-                before = await _replace_scores(record, self.runtime)
+            before = await _replace_scores(record, self.runtime)
         except (GenerationError, EnvironmentSetupError) as error:
             reason = str(error)
         except MALFORMED as error:
@@ -275,30 +252,27 @@ def _digest_in(record: Mapping[str, Any]) -> str:
 async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     """Put the new scores into the record, and the values that depend on them. Returns the old values."""
     is_sample = "question" in record
-    rows = _rows(record)
-    conversations = _conversations(record, rows)
-    if is_sample and conversations[0][-1]["role"] != "assistant":
-        # This question has no completion. The line may come from another program, and have a score all the same.
-        config_from_json(record["task"], {})
-        return _replace(record, {"score": None, "native_score": None})
-    problem = await _problem(record, conversations[0][-2]["content"], runtime)
-    texts = [str(messages[-1]["content"]) for messages in conversations]
-    pairs = list(zip(rows, texts, strict=True))
+    pairs = [(record, record["messages"])] if is_sample else rollouts_in(record)
+    rows = [row for row, _ in pairs]
+    if is_sample and record["messages"][-1]["role"] != "assistant":
+        # The server gave no completion.
+        return _replace(record, unscored_fields(record["unscored_reason"]))
+    problem = await _problem(record, pairs[0][1][-2]["content"], runtime)
+    completions = [_completion(row, messages[-1]["content"]) for row, messages in pairs]
     # The completions share their prompt. So if it opened the thinking for one completion, it did for all of them.
-    thinking_opened = any(_was_opened(row, text) for row, text in pairs)
-    completions = [_completion(row, text) for row, text in pairs]
+    thinking_opened = any(map(_was_opened, rows, completions))
     scores = await score_with_retry(runtime.scorer, problem, completions, thinking_opened=thinking_opened)
-    answer = to_json(problem.entry.get("answer"))
+    credits = [base_reward(score, runtime.settings.partial_credit) for score in scores]
+    answer = problem.entry.get("answer")
     if is_sample:
         [score] = scores
+        [credit] = credits
         has_crashed = score.outcome is Outcome.CRASHED
-        credit = base_reward(score, runtime.settings.partial_credit)
-        fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score, credit=credit)
+        fields = unscored_fields(score.outcome.value) if has_crashed else sample_fields(score, credit)
         return _replace(record, {"gold_answer": answer, **fields})
-    base_rewards = [base_reward(score, runtime.settings.partial_credit) for score in scores]
-    rewards = neutral_if_unscored(scores, base_rewards)
-    for row, score, reward, base in zip(rows, scores, rewards, base_rewards, strict=True):
-        row["before"] = _replace(row, scored_rollout(score, reward, base))
+    rewards = neutral_if_unscored(scores, credits)
+    for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
+        row["before"] = _replace(row, reward_fields(score, reward, credit))
     new = {"expected_answer": answer, "reasoning_gym_version": runtime.library.version}
     if "scores" in record:
         new["scores"] = rewards
@@ -318,35 +292,19 @@ async def _problem(record: Mapping[str, Any], question: str, runtime: Runtime) -
     raise GenerationError(f"the item of {task} with seed {seed} now has another question")
 
 
-def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a record that each hold the score of one completion."""
-    if "question" in record:
-        return [record]
-    return record.get("rollouts") or record["rollout_details"]
-
-
-def _conversations(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The messages of each completion."""
-    if "question" in record:
-        return [record["messages"]]
-    if "rollouts" in record:
-        return [row["conversation"] for row in rows]
-    return list(record["messages"])
-
-
 def _completion(row: Mapping[str, Any], text: str) -> Completion:
     is_invalid = row.get("outcome") == Outcome.BAD_REPLY.value
     invalid_reason = str(row.get("mask_reason")) if is_invalid else None
     return Completion(text, [], [], None, str(row.get("finish_reason")), invalid_reason)
 
 
-def _was_opened(row: Mapping[str, Any], text: str) -> bool:
+def _was_opened(row: Mapping[str, Any], completion: Completion) -> bool:
     """Whether the prompt opened the thinking.
 
     It did if the text counted as unfinished thinking, although the text itself leaves no thinking open.
     """
     failure = FormatFailure.UNFINISHED_THINKING
-    return row.get("format_failure") == failure.value and extract_answer(text).failure is not failure
+    return row.get("format_failure") == failure.value and extract_answer(completion.text).failure is not failure
 
 
 def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,38 +321,34 @@ def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 class Tally:
     """Counts of the new lines, and the lines that cannot be regraded."""
 
-    values: dict[str, list[tuple[float | None, float | None]]] = field(default_factory=dict)
-    """For each task, the scores of each completion before and after. A score is None if the completion is unscored."""
+    values: dict[str, Scores] = field(default_factory=dict)
+    """The scores by task."""
     skipped: list[str] = field(default_factory=list)
     """For each line that cannot be regraded, its place and the reason."""
 
     def add(self, record: dict[str, Any]) -> None:
-        """Count a new line, unless it is the header of an unfinished evaluation."""
-        if "evaluation" in record:
-            return
-        name = "score" if "question" in record else "verifier_score"
+        """Count a new line."""
         pairs = self.values.setdefault(record["task"], [])
-        for row in _rows(record):
-            pairs.append((_score(row["before"], name), _score(row, name)))
+        if "question" in record:
+            pairs.append((_score(record["before"], "score"), _score(record, "score")))
+            return
+        for row in record.get("rollouts") or record["rollout_details"]:
+            pairs.append((_score(row["before"], "verifier_score"), _score(row, "verifier_score")))
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """The figures of each task, and of all tasks under the name "all"."""
-        summary: dict[str, dict[str, Any]] = {}
-        all_pairs: list[tuple[float | None, float | None]] = []
-        for task, pairs in sorted(self.values.items()):
-            summary[task] = _figures(pairs)
-            all_pairs += pairs
-        summary["all"] = _figures(all_pairs)
+        summary = {task: _figures(pairs) for task, pairs in sorted(self.values.items())}
+        summary["all"] = _figures(list(chain.from_iterable(self.values.values())))
         return summary
 
 
 def _score(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
-    is_scored = is_number(value) and str(row.get("outcome")) not in UNSCORED
+    is_scored = isinstance(value, (int, float)) and str(row.get("outcome")) not in UNSCORED
     return value if is_scored else None
 
 
-def _figures(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
+def _figures(pairs: Scores) -> dict[str, Any]:
     before = [old for old, _ in pairs if old is not None]
     after = [new for _, new in pairs if new is not None]
     return {

@@ -6,10 +6,8 @@ The same settings give the same questions, without repetition, in every run and 
 items until enough of them are held out (see `is_held_out`). Therefore no training run asks any of these questions,
 whatever its settings. The search makes about ten items for each question.
 
-The presets easy and hard are the configs of the published results of nine models (reasoning-gym-eval). These models
-were sampled at temperature 0.6 with another prompt, and scored by the verifiers of several releases of
-reasoning-gym. Like the published evaluations, the presets use all draws, including repeated questions and questions
-that training may draw.
+Like the evaluations of the published results (published.py), the presets easy and hard use all draws, including
+repeated questions and questions that training may draw.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
@@ -34,14 +32,11 @@ from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder
-from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
+from .published import PRESETS, published_presets
 
 logger = logging.getLogger(__name__)
-
-Preset: TypeAlias = Literal["easy", "hard"]
-PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 Difficulty: TypeAlias = Level | Mapping[str, Any] | None
 """A level, a complete config, or None for the config that the task has in training."""
@@ -345,40 +340,3 @@ class QuestionSearch:
             if isinstance(difficulty, Level):
                 return await self.maker.make(place, level=difficulty)
             return await self.maker.make(place, config=difficulty)
-
-
-# --- the published results
-
-
-class PublishedScore(NamedTuple):
-    """The result of one model in one task at one preset. `counts[k]` is how many items have k right completions."""
-
-    counts: Sequence[int]
-    mean_score: float
-
-
-@functools.cache
-def published_presets() -> Any:
-    """Preset -> task -> config fields. Other fields have the defaults of reasoning-gym.
-
-    `verifier_changed_since` lists the tasks whose present scores are not comparable with the published scores.
-    """
-    return packaged("published_presets.json")
-
-
-@functools.cache
-def published_scores(preset: Preset) -> Mapping[str, Mapping[str, PublishedScore]]:
-    """Model -> task -> score. Models without results at this preset are missing."""
-    place = PRESETS.index(preset)
-    scores: dict[str, dict[str, PublishedScore]] = {}
-    for key, tasks in packaged("published_students.json").items():
-        if not key.startswith("models/"):
-            continue
-        by_task = {}
-        for task, by_preset in tasks.items():
-            if len(by_preset) > place and by_preset[place]:
-                by_task[task] = PublishedScore(*by_preset[place])
-        if by_task:
-            model = key.removeprefix("models/").replace("_", "/", 1)
-            scores[model] = by_task
-    return scores

@@ -25,12 +25,13 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import RequestParameters, build_messages
-from ..records import Completion, Outcome, Problem, Score, to_json
+from ..records import Completion, Outcome, Problem
 from ..sampling.seeds import question_digest
 from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer, score_with_retry
 from ..settings.components import PartialCredit
-from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
+from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
+from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
@@ -138,7 +139,7 @@ class Evaluator:
         async def add_sample(key: AnswerKey) -> None:
             async with slots:
                 if spending.is_over:
-                    sample = sample_of(problems[key], key.attempt, unscored_reason=NO_TOKENS_LEFT)
+                    sample = sample_of(problems[key], key.attempt, unscored_fields(NO_TOKENS_LEFT))
                 else:
                     sample = await ask(problems[key], key.attempt)
                 sample["manifest"] = eval_set.manifest
@@ -172,7 +173,7 @@ class Evaluator:
         prompt = self.inference.render(build_messages(problem.question))
         budget = self.budget(len(prompt.tokens))
         if budget is None:
-            return sample_of(problem, attempt, unscored_reason="prompt_too_long")
+            return sample_of(problem, attempt, unscored_fields("prompt_too_long"))
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,
@@ -184,7 +185,7 @@ class Evaluator:
             [completion] = await self.inference.complete(prompt, parameters)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
-            return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
+            return sample_of(problem, attempt, unscored_fields(f"inference failed: {error}"))
         return await graded_sample(
             self.scorer,
             problem,
@@ -193,9 +194,6 @@ class Evaluator:
             thinking_opened=self.thinking_opened,
             partial_credit=self.partial_credit,
         )
-
-
-# --- one completion: graded, and as a line of samples.jsonl
 
 
 async def graded_sample(
@@ -210,74 +208,9 @@ async def graded_sample(
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
-        return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
-    return sample_of(problem, attempt, completion, score, credit=base_reward(score, partial_credit))
-
-
-def sample_of(
-    problem: Problem,
-    attempt: int,
-    completion: Completion | None = None,
-    score: Score | None = None,
-    unscored_reason: str = "",
-    credit: float | None = None,
-) -> dict[str, Any]:
-    """One line of Atropos' samples.jsonl, as plain data. A completion with a score has a `credit`."""
-    messages = [dict(message) for message in build_messages(problem.question)]
-    finish_reason = None
-    num_completion_tokens = None
-    if completion is not None:
-        messages.append({"role": "assistant", "content": completion.text})
-        finish_reason = completion.finish_reason
-        num_completion_tokens = completion.num_completion_tokens
-    sample = {
-        "messages": messages,
-        "question": problem.question,
-        "gold_answer": problem.entry.get("answer"),
-        **scored_fields(score, unscored_reason, credit),
-        "finish_reason": finish_reason,
-        "num_completion_tokens": num_completion_tokens,
-        "task": problem.task,
-        "category": problem.category,
-        "seed": problem.seed,
-        "index": problem.index,
-        "level": problem.level,
-        "complexity": problem.complexity,
-        "config": dict(problem.config),
-        "attempt": attempt,
-        "question_digest": question_digest(problem.question),
-    }
-    record: dict[str, Any] = to_json(sample)
-    return record
-
-
-def scored_fields(score: Score | None, unscored_reason: str = "", credit: float | None = None) -> dict[str, Any]:
-    """The fields of a sample that depend on its score.
-
-    `credit` is what the completion adds to the mean score: its base reward, which `partial_credit` decides.
-    """
-    reason = unscored_reason or None
-    if score is None:
-        return {
-            "model_parsed": None,
-            "score": None,
-            "credit": None,
-            "native_score": None,
-            "correct": False,
-            "outcome": "unscored",
-            "format_failure": None,
-            "unscored_reason": reason,
-        }
-    return {
-        "model_parsed": score.answer,
-        "score": score.value,
-        "credit": credit,
-        "native_score": score.native,
-        "correct": score.value >= 1.0,
-        "outcome": score.outcome.value,
-        "format_failure": score.failure.value if score.failure else None,
-        "unscored_reason": reason,
-    }
+        return sample_of(problem, attempt, unscored_fields(score.outcome.value), completion)
+    scored = sample_fields(score, base_reward(score, partial_credit))
+    return sample_of(problem, attempt, scored, completion)
 
 
 # --- answers on disk, with which a killed evaluation resumes

@@ -11,44 +11,28 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.runner import ANSWERS, METRICS, SAMPLES
-from ..records import Outcome, has_signal
-from ..sampling.seeds import question_digest
-from ..scoring.extraction import extract_answer, split_thinking
-from ..storage.json_lines import (
-    DUMP_NAME,
-    ROLLOUTS,
-    BrokenLineError,
-    as_dumped,
-    is_number,
-    read_object,
-)
+from ..evaluation.runner import METRICS, SAMPLES
+from ..scoring.extraction import split_thinking
+from ..storage.append_log import BrokenLineError, read_object
+from ..storage.lines import DUMP_NAME, ROLLOUTS, DumpedGroup, files_of, group_in
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN = "unknown"
-
-UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
-"""Outcomes of rollouts without a score."""
-
-SUFFIXES = (".jsonl", ".jsonl.part")
-"""The files of a folder that are read. A `.part` is a file that a run is writing or has left unfinished."""
-
 PROCESS = "process"
-"""The kind of a file of `process`. Dumps have the two kinds of json_lines.py."""
+"""The kind of a file of `process`. Dumps have the two kinds of storage/lines.py."""
 
 SAMPLED = {
     "temperature": "temperature",
@@ -96,28 +80,6 @@ class Evaluation:
         """The hash of its questions, or "" if its samples have no hash or several hashes."""
         manifests = {str(sample.get("manifest") or "") for sample in self.samples}
         return manifests.pop() if len(manifests) == 1 else ""
-
-
-@dataclass(frozen=True)
-class DumpedGroup:
-    """One dumped group. Its rollouts have the keys of evaluation samples.
-
-    In a report they have a `place` instead of their texts, `messages` and `question`.
-    """
-
-    task: str
-    category: str
-    index: int
-    level: int | None
-    rewards: tuple[float, ...]
-    rollouts: tuple[dict[str, Any], ...]
-    staleness: int | None = None
-    """Steps of the trainer from the start of sampling to the score, or None if unknown."""
-
-    @property
-    def has_signal(self) -> bool:
-        masked = [bool(rollout.get("mask_reason")) for rollout in self.rollouts]
-        return has_signal(self.rewards, masked)
 
 
 @dataclass
@@ -179,146 +141,102 @@ def load(paths: Sequence[Path]) -> Sources:
     return sources
 
 
-def files_of(path: Path) -> list[Path]:
-    """The file itself, or the files below a folder that may have something to show. Hidden folders are skipped.
-
-    The answers of an evaluation are skipped if its results are beside them: they are completions of the same questions.
-
-    Raises EnvironmentSetupError for a path that does not exist, and for a folder without such files. Raises OSError for
-    a folder that cannot be read.
-    """
-    if path.is_file():
-        return [path.with_name(SAMPLES) if path.name == METRICS else path]
-    if not path.is_dir():
-        raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
-    files = []
-    for root, folders, names in os.walk(path, onerror=_raise):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if {SAMPLES, METRICS} <= set(names):
-            names = [name for name in names if name != ANSWERS]
-        for name in sorted(names):
-            if name.endswith(SUFFIXES):
-                files.append(Path(root, name))
-    if not files:
-        raise EnvironmentSetupError(
-            f"{path} and the folders below it have no .jsonl files: set env.data_dir_to_save_evals or "
-            "env.dump_rollouts."
-        )
-    return files
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
-
-
 def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
-    """Add the content of a file to `sources`, and its groups to their run in `runs`."""
+    """Add the samples of a file to `sources`, and its groups to their run in `runs`."""
     resolved = path.resolve()
     changed = path.stat().st_mtime
     dump = DUMP_NAME.fullmatch(path.name)
     if dump:
         run_id = dump["run"]
-        kind = dump["kind"]
         label = f"{resolved.parent.name} {run_id[:8]}"
     else:
         run_id = str(resolved)
-        kind = ROLLOUTS
-        labels = [path.stem, f"{resolved.parent.name}/{path.stem}", run_id]
-        label = _first_free(labels, [run.label for run in runs.values()])
-    content = read_file(path, kind)
-    if content.malformed:
-        sources.malformed[str(path)] = content.malformed
-    if content.groups:
-        run = runs.setdefault(run_id, Run(label, changed))
-        run.groups += content.groups
-        run.kinds |= content.kinds
-        run.written = min(run.written, changed)
-    if content.samples:
-        sources.evaluations.append(_evaluation(resolved, content, _date(changed), sources.evaluations))
+        label = _free_name(resolved.with_suffix(""), {run.label for run in runs.values()})
+    run = Run(label, changed)
+    samples = []
+    for place, record in _records(path, sources.malformed):
+        try:
+            if "question" in record:
+                samples.append(_without_texts(_checked(record), place))
+            elif "evaluation" not in record:
+                run.groups.append(_group(record, len(run.groups), place))
+                kind = dump["kind"] if dump else ROLLOUTS
+                run.kinds.add(kind if "rollouts" in record else PROCESS)
+        except BrokenLineError:
+            sources.malformed[str(path)] += 1
+    if run.groups:
+        known_run = runs.setdefault(run_id, run)
+        if known_run is not run:
+            known_run.groups += run.groups
+            known_run.kinds |= run.kinds
+            known_run.written = min(known_run.written, changed)
+    if samples:
+        model, parameters = _described(path.with_name(METRICS))
+        source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
+        name = _free_name(source, {evaluation.name for evaluation in sources.evaluations})
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(changed), resolved))
 
 
-@dataclass
-class FileContent:
-    """The lines of one file. `unfinished` is the header of an interrupted evaluation, or empty."""
-
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[DumpedGroup] = field(default_factory=list)
-    kinds: set[str] = field(default_factory=set)
-    unfinished: Mapping[str, Any] = field(default_factory=dict)
-    malformed: int = 0
+def _free_name(path: Path, taken: set[str]) -> str:
+    """A name for the source at `path` that no other source has."""
+    names = [path.name, f"{path.parent.name}/{path.name}"]
+    return next((name for name in names if name not in taken), str(path))
 
 
-def read_file(path: Path, kind: str) -> FileContent:
-    """Read all lines of a file. Its groups have this `kind`, unless `process` wrote them."""
-    content = FileContent()
+def _records(path: Path, malformed: Counter[str]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The JSON objects in the lines of a file, with their places."""
     end = 0
     with path.open("rb") as file:
-        lines = tqdm(file, f"read {path.name}", unit="line", leave=False, delay=1, disable=None)
-        for number, line in enumerate(lines):
+        for line in tqdm(file, f"read {path.name}", unit="line", leave=False, delay=1, disable=None):
             start = end
             end += len(line)
             if not line.strip():
                 continue
             try:
-                record = read_object(line)
-                if "question" in record:
-                    content.samples.append(_without_texts(_checked(record), Place(path, start)))
-                elif isinstance(record.get("evaluation"), dict):
-                    content.unfinished = record["evaluation"]
-                else:
-                    group = group_in(record, number)
-                    rollouts = [
-                        _without_texts(rollout, Place(path, start, place))
-                        for place, rollout in enumerate(group.rollouts)
-                    ]
-                    content.groups.append(replace(group, rollouts=tuple(rollouts)))
-                    content.kinds.add(kind if "rollouts" in record else PROCESS)
+                yield Place(path, start), read_object(line)
             except BrokenLineError:
-                content.malformed += 1
-    return content
+                malformed[str(path)] += 1
+
+
+def _group(record: Mapping[str, Any], number: int, place: Place) -> DumpedGroup:
+    """The group in a line, without its texts. Raises BrokenLineError."""
+    group = group_in(record, number)
+    rollouts = []
+    for rollout_number, rollout in enumerate(group.rollouts):
+        rollouts.append(_without_texts(rollout, replace(place, number=rollout_number)))
+    return replace(group, rollouts=tuple(rollouts))
 
 
 def _without_texts(rollout: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """The rollout with its place instead of its texts, and with its answer, which old files do not have."""
-    answer = rollout.get("model_parsed")
-    if answer is None and not rollout.get("format_failure"):
-        answer = extract_answer(_reply(rollout)).answer
+    """The rollout with its place instead of its texts."""
     kept = {name: value for name, value in rollout.items() if name not in ("messages", "question")}
-    return {**kept, "model_parsed": None if answer is None else str(answer), "place": place}
+    return {**kept, "place": place}
 
 
-def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Evaluation]) -> Evaluation:
-    """The evaluation in this file. Its name differs from the names of all others."""
-    if content.unfinished:
-        model = str(content.unfinished.get("model_name") or "")
-        parameters = content.unfinished
-        name = f"{path.parent.name} (unfinished)"
-    else:
-        model, parameters = _described(path.with_name(METRICS))
-        name = path.parent.name if path.name == SAMPLES else path.stem
-    longer_names = [
-        name,
-        f"{path.parent.parent.name}/{name}",
-        f"{name}, {date}",
-        str(path),
-    ]
-    free_name = _first_free(longer_names, [evaluation.name for evaluation in others])
-    return Evaluation(free_name, model, parameters, content.samples, date, path)
-
-
-def _first_free(names: Sequence[str], taken: Collection[str]) -> str:
-    return next(name for name in names if name not in taken)
+def _checked(sample: dict[str, Any]) -> dict[str, Any]:
+    """The sample itself. Raises BrokenLineError if the values that the report counts are missing or malformed."""
+    try:
+        score = sample["score"]
+        # All statistics are of scores in this range. Other environments of Atropos have other scores.
+        is_sound = isinstance(sample["task"], str) and (score is None or 0.0 <= score <= 1.0)
+        for name in ("native_score", "num_completion_tokens"):
+            is_sound = is_sound and math.isfinite(sample.get(name) or 0)
+        _reply(sample)
+    except (LookupError, TypeError, OverflowError):
+        is_sound = False
+    if not is_sound:
+        raise BrokenLineError("no sample of `evaluate`")
+    return sample
 
 
 def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
     """Model and parameters from a metrics.json. Both are empty if the file does not exist."""
+    if not path.is_file():
+        return "", {}
     try:
         general = json.loads(path.read_text(encoding="utf-8"))["config_general"]
-        model = str(general.get("model_name") or "")
-        return model, dict(general.get("generation_parameters") or {})
-    except FileNotFoundError:
-        return "", {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return str(general["model_name"]), dict(general["generation_parameters"])
+    except (ValueError, KeyError, TypeError) as error:
         raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {path}: {error!r}.") from error
 
 
@@ -326,92 +244,6 @@ def _date(seconds: float) -> str:
     """A time since the epoch as text."""
     date = datetime.fromtimestamp(seconds, UTC)
     return date.strftime("%d %b %Y %H:%M UTC").lstrip("0")
-
-
-# --- lines
-
-
-def _checked(sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample itself. Raises BrokenLineError if the values that the report counts are missing or malformed."""
-    # A row of a dataset has a question too, but no score. An unscored sample has the score None.
-    if not isinstance(sample.get("task"), str) or "score" not in sample:
-        raise BrokenLineError("no sample of `evaluate`")
-    for name in ("score", "native_score", "num_completion_tokens"):
-        value = sample.get(name)
-        if value is not None and not is_number(value):
-            raise BrokenLineError("no sample of `evaluate`")
-    # All statistics are of scores in this range. Other environments of Atropos have other scores.
-    if not 0.0 <= (sample["score"] or 0.0) <= 1.0:
-        raise BrokenLineError("no sample of `evaluate`")
-    return sample
-
-
-def group_in(record: dict[str, Any], number: int) -> DumpedGroup:
-    """The group in a line of a dump or of a file of `process`. A line that Atropos wrote has neither task nor outcome.
-
-    Raises BrokenLineError.
-    """
-    record = as_dumped(record)
-    index = _whole(record.get("index"))
-    shared: dict[str, Any] = {
-        "task": record["item_id"],
-        "category": str(record.get("category", UNKNOWN)),
-        "index": number if index is None else index,
-        "level": _whole(record.get("level")),
-    }
-    item = {
-        **shared,
-        "seed": _whole(record.get("seed")),
-        "gold_answer": record.get("expected_answer"),
-    }
-    return DumpedGroup(
-        **shared,
-        rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
-        rollouts=tuple({**item, **_sample(rollout)} for rollout in record["rollouts"]),
-        staleness=_staleness(record),
-    )
-
-
-def _staleness(record: Mapping[str, Any]) -> int | None:
-    sampled = _whole(record.get("sampled_at_step"))
-    scored = _whole(record.get("scored_at_step"))
-    if sampled is None or scored is None or scored < sampled:
-        return None
-    return scored - sampled
-
-
-def _sample(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout with the keys of an evaluation's sample. A rollout that training could not score has no score here."""
-    question = str(rollout["conversation"][-2]["content"])
-    outcome = str(rollout.get("outcome", UNKNOWN))
-    tokens = _number(rollout.get("num_completion_tokens"))
-    score = _number(rollout.get("verifier_score"))
-    if score is None:
-        score = rollout["score"]
-    is_unscored = outcome in UNSCORED
-    return {
-        "messages": list(rollout["conversation"]),
-        "question": question,
-        "question_digest": question_digest(question),
-        "score": None if is_unscored else score,
-        "native_score": _number(rollout.get("native_score")),
-        "reward": rollout["score"],
-        "outcome": outcome,
-        "unscored_reason": outcome if is_unscored else None,
-        "num_completion_tokens": None if tokens is None else int(tokens),
-        "model_parsed": rollout.get("answer"),
-        "format_failure": rollout.get("format_failure"),
-        "finish_reason": rollout.get("finish_reason"),
-        "mask_reason": rollout.get("mask_reason"),
-    }
-
-
-def _number(value: Any) -> float | None:
-    return value if is_number(value) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and is_number(value) else None
 
 
 # --- the rollouts on the page
@@ -467,15 +299,13 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a rollout that the script of the page shows. Raises OSError if its file has gone."""
     texts = _read_texts(rollout["place"])
     thinking, reply = split_thinking(_reply(texts))
-    index = rollout.get("index")
-    level = rollout.get("level")
-    score = rollout.get("score")
+    score = rollout["score"]
     return {
         "source": source,
         "task": str(rollout["task"]),
         "category": str(rollout.get("category") or ""),
-        "item": index if isinstance(index, int) else "",
-        "level": level if isinstance(level, int) else None,
+        "item": rollout.get("index", ""),
+        "level": rollout.get("level"),
         "question": _cut(texts.get("question")),
         "thinking": _cut(_THINK_EDGES.sub("", thinking).strip()),
         "reply": _cut(reply).strip(),
@@ -494,18 +324,13 @@ def _read_texts(place: Place) -> Mapping[str, Any]:
     with place.file.open("rb") as file:
         file.seek(place.start)
         record = read_object(file.readline())
-    return record if "question" in record else group_in(record, 0).rollouts[place.number]
+    return record if "question" in record else group_in(record).rollouts[place.number]
 
 
 def _reply(rollout: Mapping[str, Any]) -> str:
     """The text of the model, or "" for a sample without a reply."""
-    messages = rollout.get("messages")
-    if not isinstance(messages, list) or not messages:
-        return ""
-    last = messages[-1]
-    if not isinstance(last, Mapping) or last.get("role") != "assistant":
-        return ""
-    return str(last.get("content", ""))
+    last = rollout["messages"][-1]
+    return str(last["content"]) if last["role"] == "assistant" else ""
 
 
 def _cut(value: Any) -> str:

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
+from ..evaluation.published import beside_published
+from ..evaluation.runner import METRICS
+from ..storage.lines import files_of
 from ..storage.whole_files import write_atomically
 from ..utils.terminal import check_file, not_negative, path_name
-from .comparison import beside_published, compare
-from .load import Evaluation, Sources, files_of, load
+from .comparison import compare
+from .load import Evaluation, Sources, load
 from .page import render
 
 
@@ -34,7 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         comparison = compare(first, second)
     published = []
     if options.published:
-        published = [beside_published(evaluation) for evaluation in sources.evaluations]
+        for evaluation in sources.evaluations:
+            name = evaluation.model or evaluation.name
+            preset = evaluation.parameters.get("eval_complexity", "unknown")
+            published.append(beside_published(name, evaluation.samples, preset))
     page = render(
         sources,
         title=options.title,
@@ -110,7 +116,7 @@ def _inputs(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if path.exists():
             files += files_of(path)
-    return files + [file.with_name("metrics.json") for file in files]
+    return files + [file.with_name(METRICS) for file in files]
 
 
 def _evaluation_in(sources: Sources, path: Path) -> Evaluation:

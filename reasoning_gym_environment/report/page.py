@@ -19,6 +19,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from ..evaluation.published import PublishedTable
 from ..evaluation.results import (
     FORMAT_FAILURE,
     EvalResults,
@@ -30,19 +31,10 @@ from ..evaluation.results import (
     summarise,
 )
 from ..evaluation.statistics import Estimate
+from ..storage.lines import UNKNOWN, DumpedGroup
 from ..utils.terminal import printable
-from .comparison import FEW, TEMPLATES, Comparison, PublishedTable, templates, verdicts
-from .load import (
-    GRADED,
-    SAMPLED,
-    UNKNOWN,
-    DumpedGroup,
-    Evaluation,
-    Run,
-    Sources,
-    as_inert_json,
-    select,
-)
+from .comparison import TEMPLATES, Comparison, templates, verdicts
+from .load import GRADED, SAMPLED, Evaluation, Run, Sources, as_inert_json, select
 
 FACTS = {
     "eval_complexity": "difficulty",
@@ -64,7 +56,7 @@ def render(
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation without any score."""
     environment = templates()
-    environment.filters.update(estimate=estimate, interval=interval, known=known, label=label)
+    environment.filters.update(estimate=estimate, interval=interval, label=label)
     # Style, script and payload need no escaping. We wrote the first two, and the payload has no markup character.
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -91,8 +83,6 @@ def render(
         dump_chart=accuracy_chart(named_scopes),
         runs=[run_section(run) for run in sources.runs],
         kinds=kinds,
-        repeated=repeated_answers(sources),
-        few=FEW,
         malformed=sources.malformed,
     )
 
@@ -138,23 +128,20 @@ def format_failures(evaluation: Evaluation) -> list[tuple[str, int]]:
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
-    """Bars of accuracies with intervals and marks at the exact rates, the highest on top, without unscored scopes."""
+    """Bars of accuracies with intervals, the highest on top, without unscored scopes."""
     bars = []
     for result in scopes:
-        if result.accuracy and result.exact:
-            title = f"{result.name} ({result.accuracy.questions})"
-            bars.append((result.name, Bar.of(title, result.accuracy, mark=result.exact.value)))
-    bars.sort(key=lambda named: (-named[1].value, named[0]))
-    return Bars([bar for _, bar in bars])
+        if result.accuracy:
+            bars.append(Bar.of(f"{result.name} ({result.accuracy.questions})", result.accuracy))
+    return Bars(sorted(bars, key=lambda bar: (-bar.value, bar.label)))
 
 
 def _comparison_chart(comparison: Comparison) -> Bars:
     bars = []
     largest = 0.0
     for row in comparison.tasks:
-        bar = Bar.of(row.name, row.difference, row.is_clear, comparison.exact[row.name])
-        bars.append(bar)
-        largest = max(largest, abs(bar.low), abs(bar.high), abs(bar.mark or 0.0))
+        bars.append(Bar.of(row.name, row.difference, row.is_clear))
+        largest = max(largest, abs(row.difference.low), abs(row.difference.high))
     limit = 1.0
     for narrower in (0.8, 0.6, 0.4, 0.2, 0.1):
         if narrower >= largest:
@@ -169,30 +156,15 @@ def _published_chart(table: PublishedTable) -> Bars:
 # --- runs
 
 
-COLUMNS = {
-    "reward": "reward",
-    "accuracy": "accuracy",
-    "exact": "exact",
-    "signal": "with a signal",
-    "level": "mean level",
-    "staleness": "staleness, mean",
-    "stalest": "at most",
-    "refused": "paid less than natively",
-    "no_answer": "no readable answer",
-    "tokens": "tokens",
-}
-"""The values of a bin, with the head of their column in the table below the charts."""
-
 CHARTS = (
     ("Reward, accuracy and exact answers", ("reward", "exact", "accuracy"), True),
     ("Groups with a signal", ("signal",), True),
     ("Mean level", ("level",), False),
     ("Completions without a readable answer", ("no_answer",), True),
     ("Tokens of a completion", ("tokens",), False),
-    ("Staleness: steps from sampling to score", ("staleness", "stalest"), False),
-    ("Completions that reasoning-gym alone pays more", ("refused",), True),
+    ("Staleness: steps from sampling to score", ("staleness",), False),
 )
-"""Title of each chart, the values that it shows, and whether they are shares."""
+"""Title of each chart, the values of a bin that it shows, and whether they are shares."""
 
 MOST_BINS = 40
 """The curves of a run have at most this many points."""
@@ -207,60 +179,46 @@ def run_section(run: Run) -> dict[str, Any]:
     count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN))
     edges = [number * len(groups) // count for number in range(count + 1)]
     bins = [bin_of(groups[start:end]) for start, end in pairwise(edges)]
-    columns = {}
-    for name, head in COLUMNS.items():
-        if not all(math.isnan(values[name]) for values in bins):
-            columns[name] = head
     middles = [(values["first"] + values["last"]) / 2 for values in bins]
     charts = []
     for title, names, is_share in CHARTS:
         series = []
         for name in names:
-            if name in columns:
-                series.append((columns[name], [values[name] for values in bins]))
-        if series and len(bins) > 1:
+            values = [values_of_bin[name] for values_of_bin in bins]
+            if not all(map(math.isnan, values)):
+                series.append((name, values))
+        if series and count > 1:
             charts.append(lines(title, middles, series, is_share))
     return {
         "run": run,
         "counts": _counts_of(groups),
         "charts": charts,
         "bins": bins,
-        "columns": columns,
     }
 
 
 def _counts_of(groups: Sequence[DumpedGroup]) -> dict[str, Any]:
     """The numbers above the charts of a run, by label."""
-    rollouts = 0
-    without_credit = 0
-    items = set()
+    questions = set()
     for group in groups:
-        rollouts += len(group.rollouts)
-        without_credit += not any(group.rewards)
-        seed = group.rollouts[0]["seed"]
-        if seed is not None:
-            items.add((group.task, seed))
+        questions.add((group.task, group.rollouts[0]["question_digest"]))
     return {
         "groups": len(groups),
-        "without any credit": without_credit,
-        "rollouts": rollouts,
+        "without any credit": sum(not any(group.rewards) for group in groups),
+        "rollouts": sum(len(group.rollouts) for group in groups),
         "tasks": len({group.task for group in groups}),
-        "mean reward": known(_mean_reward(groups)),
-        "different items": len(items),
+        "mean reward": f"{_mean_reward(groups):.2f}",
+        "different questions": len(questions),
     }
 
 
 def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float]:
-    """The values of COLUMNS for these groups, NaN if unknown.
-
-    `refused` is the share of scored completions that reasoning-gym's own verifier pays more than the check does.
-    """
+    """The values of the charts for these groups, NaN if unknown."""
     staleness = [group.staleness for group in groups if group.staleness is not None]
     levels = [group.level for group in groups if group.level is not None]
     scored: list[EvalSample] = []
     for group in groups:
         scored += [rollout for rollout in group.rollouts if rollout["score"] is not None]
-    with_native = [rollout for rollout in scored if rollout["native_score"] is not None]
     with_outcome = [rollout for rollout in scored if rollout["outcome"] != UNKNOWN]
     tokens = [rollout["num_completion_tokens"] for rollout in scored]
     return {
@@ -273,8 +231,6 @@ def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float]:
         "signal": _mean(group.has_signal for group in groups),
         "level": _mean(levels),
         "staleness": _mean(staleness),
-        "stalest": max(staleness, default=math.nan),
-        "refused": _mean(rollout["score"] < rollout["native_score"] for rollout in with_native),
         "no_answer": _mean(rollout["outcome"] == FORMAT_FAILURE for rollout in with_outcome),
         "tokens": _mean(count for count in tokens if count is not None),
     }
@@ -295,53 +251,6 @@ def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     return [scope(task, category, rollouts) for (category, task), rollouts in sorted(by_task.items())]
 
 
-SHOWN_ANSWERS = 3
-"""The page lists at most this many repeated answers of a task."""
-
-MIN_QUESTIONS = 3
-"""A repeated answer was given to at least this many different questions."""
-
-MIN_SHARE = 0.1
-"""A repeated answer has at least this share of the answers of its task."""
-
-
-def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
-    """The most frequent answers of each task. The answers that earned most while they were wrong come first."""
-    rows = []
-    for task, uses_by_answer in _uses_by_task(sources).items():
-        total = sum(map(len, uses_by_answer.values()))
-        most_frequent = sorted(uses_by_answer.items(), key=lambda pair: -len(pair[1]))
-        for answer, uses in most_frequent[:SHOWN_ANSWERS]:
-            questions = len({rollout["question_digest"] for rollout in uses})
-            if questions >= MIN_QUESTIONS and len(uses) >= MIN_SHARE * total:
-                rows.append(_repeated_answer(task, answer, questions, uses, total))
-    return sorted(rows, key=lambda row: (-row["share"] * row["paid_wrong"], row["task"]))
-
-
-def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[EvalSample]]]:
-    """Task -> answer -> scored rollouts that gave this answer."""
-    tasks: dict[str, dict[str, list[EvalSample]]] = {}
-    for group in sources.groups:
-        for rollout in group.rollouts:
-            answer = None if rollout["score"] is None else rollout["model_parsed"]
-            if answer is not None:
-                uses_by_answer = tasks.setdefault(group.task, {})
-                uses_by_answer.setdefault(answer.strip(), []).append(rollout)
-    return tasks
-
-
-def _repeated_answer(task: str, answer: str, questions: int, uses: Sequence[EvalSample], total: int) -> dict[str, Any]:
-    wrong_rewards = [float(rollout["reward"]) for rollout in uses if not exact(rollout)]
-    return {
-        "task": task,
-        "answer": shown(answer),
-        "questions": questions,
-        "share": len(uses) / total,
-        "paid_wrong": sum(wrong_rewards) / len(uses),
-        "right": 1 - len(wrong_rewards) / len(uses),
-    }
-
-
 # --- numbers as text
 
 
@@ -354,11 +263,6 @@ def interval(found: Estimate | None, form: str = ".1%") -> str:
     if found is None or math.isinf(found.high):
         return ""
     return f"{found.low:{form}} to {found.high:{form}}"
-
-
-def known(value: float) -> str:
-    """A number in a table, or a dash if it is unknown."""
-    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def shown(text: str) -> str:
@@ -382,29 +286,17 @@ def _mean(values: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar with its interval. `stands_out` gives it the second colour, and `mark` is the place of a diamond.
-
-    `is_few` if it covers fewer than FEW questions. The page folds such bars unless they stand out.
-    """
+    """One bar with its interval. `stands_out` gives it the second colour."""
 
     label: str
     value: float
     low: float
     high: float
     stands_out: bool
-    mark: float | None
-    is_few: bool
 
     @classmethod
-    def of(
-        cls,
-        label: str,
-        found: Estimate,
-        stands_out: bool = False,
-        mark: float | None = None,
-    ) -> Bar:
-        is_few = found.questions < FEW and not stands_out
-        return cls(label, found.value, found.low, found.high, stands_out, mark, is_few)
+    def of(cls, label: str, found: Estimate, stands_out: bool = False) -> Bar:
+        return cls(label, found.value, found.low, found.high, stands_out)
 
 
 @dataclass(frozen=True)

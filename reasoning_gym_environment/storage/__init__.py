@@ -1,1 +1,1 @@
-"""Files of JSON lines: an append-only log, a reader, and the form of a group of rollouts as a line."""
+"""Files: an append-only log of JSON lines, samples and groups as lines, and writers that lose nothing."""

@@ -38,7 +38,8 @@ from ..records import (
     Problem,
     Rollout,
 )
-from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record
+from ..storage.append_log import AppendLog
+from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
 from .reward_hacking import HackingWatch
 

@@ -32,8 +32,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from ..errors import EnvironmentSetupError
 from ..settings.environment import ReasoningGymEnvConfig
+from ..storage.append_log import lock
 from ..storage.file_names import file_name
-from ..storage.json_lines import lock
 from ..storage.whole_files import write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage

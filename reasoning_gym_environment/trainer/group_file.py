@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..records import Group
-from ..storage.json_lines import AppendLog, open_groups
+from ..storage.append_log import AppendLog
+from ..storage.lines import open_groups
 from ..utils.resilience import BackgroundCalls, RepeatedEvents
 
 MOST_WAITING = 64

@@ -23,7 +23,7 @@ from testing.mock_dialects import MockServer
 from testing.process_table import linux_only
 
 GROUP_SIZE = 2
-GROUPS = 100
+GROUPS = 20
 """Groups at each stage when the signal comes."""
 
 REPLY = "<think>I work it out.</think><answer>42</answer>"

@@ -26,7 +26,7 @@ from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.storage import patient_writer
-from reasoning_gym_environment.storage.json_lines import AppendLog
+from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import Telemetry
 from testing.process_table import until
 from testing.support import AddingStudent

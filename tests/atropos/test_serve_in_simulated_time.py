@@ -24,7 +24,7 @@ from testing.simulation import World
 from testing.virtual_time import run_virtually
 
 quick = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Event = tuple[float, Callable[[], Any]]
 
@@ -45,7 +45,7 @@ def serves(seconds: float, plan: Callable[[World], list[Event]] = lambda world: 
     return run_virtually(go())
 
 
-@pytest.mark.parametrize("latency", [0.0, 0.09, 0.11, 0.2, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("latency", [0.0, 0.11, 2.0])
 def test_groups_start_at_the_same_rate_whatever_the_latency_of_run_api(latency: float) -> None:
     world = serves(60.0, latency=lambda: latency, inference=lambda: 1.0, workers=4, batch_size=256)
     # Four groups a second, once this environment is registered.
@@ -232,7 +232,7 @@ def events_until(end_s: float, random: Random, world: World) -> list[Event]:
     return events
 
 
-@settings(quick, max_examples=4)
+@quick
 @given(seed=st.integers(0, 2**32))
 def test_nothing_is_lost_by_any_order_of_events_nor_by_a_resume_after_them(seed: int) -> None:
     random = Random(seed)

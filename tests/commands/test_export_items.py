@@ -27,7 +27,6 @@ from reasoning_gym_environment.settings.components import EvaluationSettings
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.in_process import InProcessGenerator, InProcessGrader
 
-HALF = "half of a pair: \ud83d"
 # Items with tuples, with keys that are no texts, and without an answer.
 TASKS = "arc_agi,complex_arithmetic,countdown,graph_color,propositional_logic"
 WITHOUT_ANSWER = "propositional_logic"
@@ -206,8 +205,8 @@ async def test_the_manifest_is_the_manifest_of_evaluate(
     tmp_path: Path, ready_env: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = "chain_sum,gcd,products"
-    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", chosen, "--format", "trl")
-    rows = read(folder, "trl", "eval")
+    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", chosen)
+    rows = read(folder, "hf", "eval")
     per_task = EvaluationSettings.model_fields["num_eval_samples_per_task"].default
     env = await ready_env(include_tasks=chosen, num_eval_samples_per_task=per_task)
     questions = await env.run.questions()
@@ -273,7 +272,7 @@ def test_a_folder_has_tasks_of_ones_own_and_other_parameters(
     [
         (["--items", "3", "PATH"], "--items takes neither PATH nor --cold-start"),
         (["--items", "3", "--cold-start", "3"], "--items takes neither PATH nor --cold-start"),
-        (["--items", "3", "--format", "dpo"], "expected --format hf, trl, verl, nemo-gym, got dpo"),
+        (["--items", "3", "--format", "dpo"], "expected --format hf, verl, nemo-gym, got dpo"),
         (["--format", "verl"], "--format verl has no completions: add --items"),
         (["--items", "eval", "--seed", "1"], "--items eval does not use --seed"),
         (["--items", "3", "--eval-seed", "1", "--eval-tasks", "2"], "does not use --eval-tasks, --eval-seed"),
@@ -328,24 +327,3 @@ def test_datasets_reads_the_folder(
     [(found, table)] = loaded.items()
     assert found == {"train": "train", "eval": "test"}[split]
     assert table.to_list() == rows[name, split]
-
-
-@pytest.mark.parametrize("name", list(ITEM_FORMATS))
-def test_half_of_a_surrogate_pair_is_kept_or_refused_in_a_sentence(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    messages = ({"role": "system", "content": "?"}, {"role": "user", "content": HALF})
-    entry = {"question": HALF, "answer": "1", "metadata": {}}
-    problem = PromptedProblem("own", "own", "train", 0, 1, config={}, entry=entry, messages=messages)
-    made = items_module._Items("train", [problem], "1", items_module.TRAINING_DEFAULTS)
-    monkeypatch.setattr(items_module, "_training", lambda options: made)
-    arguments = ("--items", "1", "--format", name)
-    if name == "nemo-gym":
-        [row] = read(export_items(tmp_path / "set", *arguments), name, "train")
-        assert question_of(name, row) == row["question"] == HALF
-        return
-    with pytest.raises(
-        EnvironmentSetupError, match=r"half of a surrogate pair, at the end of 'half of a pair: \\ud83d'"
-    ):
-        export_items(tmp_path / "set", *arguments)
-    assert not (tmp_path / "set").exists()

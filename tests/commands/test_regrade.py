@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, grading
 from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.run import Mode
-from reasoning_gym_environment.storage.json_lines import described, open_groups
+from reasoning_gym_environment.storage.lines import described, open_groups, unscored_fields
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from testing.env_support import SILENT, Student
 from testing.mock_dialects import ThreadedMockServer
@@ -61,7 +61,9 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             identity["grading"] = grading(env.config.verification)
             identity["partial_credit"] = env.config.partial_credit
             with AnswerLog(str(folder / "eval"), identity) as answers:
-                await env.run.evaluator.samples(questions, answers)
+                samples = await env.run.evaluator.samples(questions, answers)
+                answers.finish()
+            write(folder / "eval" / "samples.jsonl", *samples)
             await env.run.telemetry.dumps.close()
         return folder
 
@@ -188,12 +190,10 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
         ("no JSON object", [1]),
         ("Unknown task", {**gol, "task": "\ud800\x1b[2J"}),
     ]
-    unanswered = {**gol, "messages": gol["messages"][:1]}
-    path = write(
-        tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400}, unanswered
-    )
+    unanswered = {**gol, **unscored_fields("prompt_too_long"), "messages": gol["messages"][:1]}
+    path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), gol, unanswered)
     with path.open("a") as file:
-        file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
+        file.write("not JSON\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
     found = regraded(path)
     assert len(found.skipped) == len(cases) + 2
     for (said, _), why in zip(cases, found.skipped, strict=False):
@@ -268,29 +268,11 @@ def test_regraded_samples_have_metrics_of_their_new_scores(
     assert json.loads((old / "metrics.json").read_text()) == document
 
 
-def test_regraded_answers_of_an_unfinished_evaluation_keep_their_header_with_the_new_grading(
-    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
-) -> None:
-    header = {**dict.fromkeys(IDENTITY_SETTINGS, "same"), "verification": "native", "grading": grading("native")}
-    path = write(tmp_path / "eval" / "answers.jsonl", {"evaluation": header}, gol)
-    regraded(path)
-    first, _ = lines(regraded_of(path))
-    changed = {**header, "verification": "strict", "partial_credit": "exact", "grading": grading("strict")}
-    assert (first["evaluation"], first["before"]["evaluation"]) == (changed, header)
-    data = regraded_of(path).read_bytes()
-    # The same command again, and `evaluate`, resume with this file.
-    assert regraded(path).summary()["all"]["regraded"] == 1
-    assert regraded_of(path).read_bytes() == data
-    with AnswerLog(str(regraded_of(path).parent), changed) as answers:
-        assert len(answers.finished) == 1
-
-
 def test_samples_without_any_score_have_no_metrics(
     tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
 ) -> None:
-    unanswered = {**gol, "messages": gol["messages"][:1], "score": None, "outcome": "unscored"}
-    # Another program may have scored a question without a completion.
-    path = write(tmp_path / "results" / "samples.jsonl", unanswered, {**unanswered, "score": "1"})
+    unanswered = {**gol, **unscored_fields("prompt_too_long"), "messages": gol["messages"][:1]}
+    path = write(tmp_path / "results" / "samples.jsonl", unanswered)
     (path.parent / "metrics.json").write_text(json.dumps({"config_general": {}}))
     regraded(path)
     assert not (tmp_path / "results.regraded" / "metrics.json").exists()

@@ -33,7 +33,7 @@ def copy_of_package(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT / NAME, folder, ignore=shutil.ignore_patterns("__pycache__")))
 
 
-@pytest.fixture(params=["package", "repository"])
+@pytest.fixture
 def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of the package in a tree of Atropos at `tmp_path/atropos`. The tree has the package, or all of us."""
     copy = tmp_path / "atropos" / "environments" / NAME
@@ -54,12 +54,12 @@ def run_in_tree(folder: Path, *arguments: str) -> CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("package", "names"),
     [
-        [LONG_NAME, f"{LONG_NAME}.{NAME}", f"{LONG_NAME}.env"],
-        [f"{LONG_NAME}.{NAME}", LONG_NAME],
-        [f"atropos.{LONG_NAME}", f"atropos.{LONG_NAME}.{NAME}", f"atropos.{LONG_NAME}.env"],
+        ("package", [LONG_NAME, f"{LONG_NAME}.{NAME}", f"{LONG_NAME}.env"]),
+        ("repository", [f"atropos.{LONG_NAME}.{NAME}", f"atropos.{LONG_NAME}", f"atropos.{LONG_NAME}.env"]),
     ],
+    indirect=["package"],
 )
 def test_under_every_name_that_a_tree_of_atropos_gives_it_the_class_is_the_same(
     package: Path, names: list[str]
@@ -72,6 +72,7 @@ def test_under_every_name_that_a_tree_of_atropos_gives_it_the_class_is_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("package", ["package", "repository"], indirect=True)
 def test_a_tree_of_atropos_starts_the_commands_and_serves_items(package: Path) -> None:
     [tree] = [parent for parent in package.parents if parent.name == "atropos"]
     for start in (f"environments/{NAME}/{NAME}.py", f"-m {LONG_NAME}.{NAME}", f"-m {LONG_NAME}"):

@@ -12,14 +12,8 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.evaluation import questions as eval_set
-from reasoning_gym_environment.evaluation.questions import (
-    PRESETS,
-    EvalSet,
-    build_eval_set,
-    choose_tasks,
-    published_presets,
-    published_scores,
-)
+from reasoning_gym_environment.evaluation.published import PRESETS, published_presets, published_scores
+from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_out

@@ -21,7 +21,7 @@ from reasoning_gym_environment.inference.prompts import Prompt, RequestParameter
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
-from reasoning_gym_environment.storage.json_lines import AppendLog
+from reasoning_gym_environment.storage.append_log import AppendLog
 from testing.process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")

@@ -23,7 +23,9 @@ from . import record
 
 RECORDED = Path(__file__).parent / "recorded"
 FEW = 40
-"""So many draws show most changes; all of them reach the levels and tasks that come late."""
+"""So many draws show most changes. Without real workers they are cheap, except for the mode `none`, whose tasks need
+the fixed hash seed of the workers. All draws reach the levels and tasks that come late, and have real workers.
+"""
 
 
 def recorded(mode: str) -> tuple[list[Any], list[list[Any]]]:
@@ -56,8 +58,15 @@ def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("draws", [FEW, pytest.param(record.DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", record.MODES)
 async def test_items_prompts_scores_and_groups_are_those_recorded(
-    mode: str, draws: int, make_real_env: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
+    mode: str,
+    draws: int,
+    make_real_env: Callable[..., Any],
+    byte_tokenizer: Any,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if draws == FEW and mode != "none":
+        request.getfixturevalue("in_process_workers")
     student = record.Student()
     with ThreadedMockServer(student, byte_tokenizer) as server:
         env = make_real_env(server.base_url, **record.settings(mode))
@@ -86,12 +95,12 @@ async def write(mode: str, env: Any, student: record.Student, asked: list[Any], 
     "mode", [mode if mode == "curriculum" else pytest.param(mode, marks=pytest.mark.slow) for mode in record.MODES]
 )
 async def test_a_checkpoint_of_before_is_gone_on_from(
-    mode: str, make_real_env: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
+    mode: str, make_env: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
 ) -> None:
     _, expected = recorded(mode)
     student = record.Student()
     with ThreadedMockServer(student, byte_tokenizer) as server:
-        env = make_real_env(server.base_url, **record.settings(mode), run_id="golden")
+        env = make_env(server.base_url, **record.settings(mode), run_id="golden")
         await env.setup()
         folder = tmp_path / "env_checkpoints" / "golden-golden"
         folder.mkdir(parents=True)

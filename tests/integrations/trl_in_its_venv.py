@@ -195,9 +195,7 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
 def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path: Path) -> None:
     folder, cache = str(tmp_path / "rows"), str(tmp_path / "cache")
     assert (
-        export.main(
-            ["--items", "16", "--tasks", "chain_sum", "--complexity", "none", "--format", "trl", "--to", folder]
-        )
+        export.main(["--items", "16", "--tasks", "chain_sum", "--complexity", "none", "--format", "hf", "--to", folder])
         == 0
     )
     dataset = load_dataset(folder, cache_dir=cache, split="train")

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.questions import published_presets, published_scores
-from reasoning_gym_environment.report.comparison import beside_published, compare, verdicts
-from reasoning_gym_environment.report.load import DumpedGroup, Sources, load
+from reasoning_gym_environment.report.comparison import compare, verdicts
+from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main
-from reasoning_gym_environment.report.page import render
+from reasoning_gym_environment.storage.lines import DumpedGroup
 from testing.report_samples import Page, evaluation, write_dump, write_everything, write_results
 
 
@@ -83,10 +82,6 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
         "Graded by different releases: reasoning-gym 0.1.25 against 0.1.26. To grade both by one release, use "
         "`regrade`."
     ]
-    known = ("temperature", "n", "verification")
-    silent = replace(second, parameters={name: second.parameters[name] for name in known})
-    comparison = compare(first, silent)
-    assert comparison.notes == ["b does not say how it was graded (rule): the two may differ by that alone."]
 
 
 def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
@@ -104,41 +99,13 @@ def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_p
     assert verdict(run.groups[:39]).endswith("For a change over the run they are too few.")
 
 
-def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
-    table = beside_published(evaluation(tmp_path))
-    assert len(table.rows) == 10
-    assert [row.accuracy.value for row in table.rows] == sorted(
-        (row.accuracy.value for row in table.rows), reverse=True
-    )
-    [yours] = [row for row in table.rows if row.is_yours]
-    assert yours.model == "qwen_qwq-32b (yours)"
-    page = Page(render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table]))
+def test_the_page_shows_yours_among_the_published_models(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "model", tasks=4)
+    output = tmp_path / "page.html"
+    assert main([str(folder), "--published", "-o", str(output)]) == 0
+    page = Page(output.read_text(encoding="utf-8"))
     assert "openai/o3-mini" in page.words
     assert re.search(r"qwen_qwq-32b \(yours\) takes place \d+ of 10 beside the published models", page.words)
-    assert f"Not compared: {len(table.not_compared)} tasks" in page.texts["summary"], "folded"
-
-
-def test_yours_is_compared_by_the_librarys_own_scores(tmp_path: Path) -> None:
-    found = evaluation(tmp_path, attacks=False)
-    for sample in found.samples:
-        sample.update(score=0.0, native_score=float(sample["index"] == 0))
-    [yours] = [row for row in beside_published(found).rows if row.is_yours]
-    assert (yours.accuracy.value, yours.mean_score) == (pytest.approx(1 / 5), pytest.approx(1 / 5))
-    assert [value for value in yours.categories if value is not None] == pytest.approx([1 / 5] * len(yours.categories))
-
-
-def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path) -> None:
-    found = evaluation(tmp_path, attacks=False)
-    changed = min(set(published_presets()["verifier_changed_since"]) & published_scores("easy")["qwen/qwq-32b"].keys())
-    kept = beside_published(found)
-    more = [{**sample, "task": changed, "native_score": 1.0} for sample in found.samples if sample["index"] == 0]
-    table = beside_published(replace(found, samples=[*found.samples, *more]))
-    assert changed in table.not_compared
-    assert (table.tasks, table.rows) == (kept.tasks, kept.rows)
-
-
-def test_published_results_are_for_their_presets_only(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"it has difficulty 'default'.*eval_complexity easy or hard"):
-        beside_published(evaluation(tmp_path / "a", complexity="default"))
+    assert "Not compared:" in page.texts["summary"], "folded"
     with pytest.raises(EnvironmentSetupError, match="there are only dumps"):
         main([str(write_dump(tmp_path / "dumps", groups=8)), "--published", "-o", str(tmp_path / "no.html")])

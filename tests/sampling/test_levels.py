@@ -243,9 +243,9 @@ class Draws:
 SLOW = [("task 0", 3), ("task 0", 4)]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("late", [0.15, 0.5, 1.0])
-@pytest.mark.parametrize("tasks", [1, 2, 3, 30])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("late", [0.15, 1.0])
+@pytest.mark.parametrize("tasks", [1, 2, 30])
 def test_an_overloaded_machine_closes_no_level_and_hopeless_levels_close_before_or_after_it(
     tasks: int, late: float, seed: int
 ) -> None:
@@ -271,7 +271,7 @@ def test_short_bursts_of_load_close_no_level(seed: int) -> None:
     assert not draws.ever_closed
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 3, 30])
+@pytest.mark.parametrize("tasks", [1, 30])
 def test_a_hopeless_level_is_closed_on_a_healthy_machine_and_then_hardly_tried(tasks: int) -> None:
     slow = [("task 0", level) for level in range(1, 5)]
     draws = Draws(tasks, 5, slow)

@@ -65,7 +65,9 @@ async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ItemSt
     return item_source(generator, prefetch=4, **at_level(2), **options)
 
 
-@pytest.mark.parametrize(("workers", "may_overtake"), [(1, False), (4, False), (4, True)])
+@pytest.mark.parametrize(
+    ("workers", "may_overtake"), [(1, False), (4, False), pytest.param(4, True, marks=pytest.mark.slow)]
+)
 def test_an_hour_in_which_all_workers_die_closes_no_level_and_ends_no_run(workers: int, may_overtake: bool) -> None:
     async def go() -> None:
         stream = await stream_of(workers, lambda job: 10.0 < now() < 10.0 + HOUR_S, may_overtake=may_overtake)

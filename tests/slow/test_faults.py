@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import faults
+from testing.faults.scenarios import SCENARIOS
 from testing.process_table import linux_only
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -17,7 +17,7 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 def happened(name: str, tmp_path: Path, **settings: Any) -> dict[str, Any]:
     """The report of a scenario, in which nothing is lost and every process ends as it should."""
-    report = asyncio.run(faults.SCENARIOS[name](tmp_path, **settings))
+    report = asyncio.run(SCENARIOS[name](tmp_path, **settings))
     for loss in ("lost_items", "lost_groups", "lines_that_are_not_json"):
         assert report[loss] == 0, f"{loss} in {report}"
     assert report["groups_received"] > 0
@@ -33,7 +33,7 @@ def test_kill_9_at_twenty_random_moments(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    report = asyncio.run(faults.SCENARIOS["disk_full"](tmp_path))
+    report = asyncio.run(SCENARIOS["disk_full"](tmp_path))
     assert report["lines_that_are_not_json"] == 0 and report["end"]["exit_code"] == 128 + signal.SIGTERM
     assert report["groups_received"] >= 80 and report["groups_dropped"] > 0
     assert report["groups_dumped"] + report["groups_dropped"] >= report["groups_received"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.storage.json_lines import AppendLog, BrokenLineError, read_object
+from reasoning_gym_environment.storage.append_log import AppendLog, BrokenLineError, read_object
 
 IDENTITY = {"model": "a", "seed": 1}
 

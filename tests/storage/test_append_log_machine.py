@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.storage import json_lines
-from reasoning_gym_environment.storage.json_lines import AppendLog, line_of
+from reasoning_gym_environment.storage import append_log
+from reasoning_gym_environment.storage.append_log import AppendLog, line_of
 
 IDENTITY = {"model": "a", "seed": 1}
 
@@ -112,7 +112,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log._file = FaultyFile(sound, room, error)  # type: ignore[assignment]
         failure = OSError(errno.EIO, "cannot truncate") if truncate_fails else None
         try:
-            with patch.object(json_lines.os, "ftruncate", side_effect=failure, wraps=os.ftruncate):
+            with patch.object(append_log.os, "ftruncate", side_effect=failure, wraps=os.ftruncate):
                 yield self.log
         finally:
             self.log._file = sound

@@ -12,15 +12,8 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Rollout, Score
-from reasoning_gym_environment.storage.json_lines import (
-    BrokenLineError,
-    as_dumped,
-    described,
-    dump_record,
-    line_of,
-    open_groups,
-    read_object,
-)
+from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
+from reasoning_gym_environment.storage.lines import described, dump_record, group_in, open_groups
 
 
 def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion: Any) -> None:
@@ -45,31 +38,44 @@ def test_values_without_a_json_form_are_written_as_text_and_metadata_not_at_all(
 
 
 def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> None:
-    text = 'é\U0001f600 line\nbreak\r\n\u2028\u2029\x85\x0b\x0c\x00\x1f\x7f"\\\ud800'
+    text = 'é\U0001f600 line\nbreak\r\n\u2028\u2029\x00"\\\ud800'
     line = line_of(dump_record(make_group([1.0, 0.5], task=text, seed=12), "v"))
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
-    record = read_object(line)
-    assert (record["item_id"], [one["score"] for one in as_dumped(record)["rollouts"]]) == (text, [1.0, 0.5])
+    found = group_in(read_object(line))
+    assert (found.task, found.rewards) == (text, (1.0, 0.5))
 
 
-CONVERSATION = [{"content": "q"}, {"content": "a"}]
+def test_a_group_has_the_same_rollouts_in_a_dump_and_in_the_file_of_groups(make_group: Any) -> None:
+    group = make_group([1.0, 0.5], index=7, level=2)
+    dumped = dump_record(group, "v")
+    conversations = [rollout["conversation"] for rollout in dumped["rollouts"]]
+    tensors = {"scores": [1.0, 0.5], "messages": conversations}
+    found = group_in(dumped)
+    assert group_in({**tensors, **described(group, "v", {})}) == found
+    assert (found.index, found.level, found.rollouts[0]["messages"]) == (7, 2, conversations[0])
+    bare = group_in(tensors, 3)
+    assert (bare.task, bare.index, bare.rewards) == ("unknown", 3, (1.0, 0.5))
+
+
+CONVERSATION = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault"),
+    "changed",
     [
-        ({"item_id": 3}, "no item_id"),
-        *(({"rollouts": rollouts}, "no rollouts") for rollouts in ([], "text")),
-        ({"rollouts": ["text"]}, "without a conversation"),
-        *(({"conversation": one}, "without a conversation") for one in (None, CONVERSATION[:1], ["q", "a"])),
-        *(({"score": score}, "without a score") for score in ("1", True, float("nan"), 10**400)),
+        *({"rollouts": rollouts} for rollouts in ([], "text", ["text"])),
+        *({"conversation": conversation} for conversation in (None, CONVERSATION[:1], ["q", "a"])),
+        *({"score": score} for score in (None, [], float("nan"), 10**400)),
+        *({"native_score": score} for score in ("1", float("inf"))),
     ],
+    ids=str,
 )
-def test_what_is_wrong_with_a_line_is_named(changed: dict[str, Any], fault: str) -> None:
+def test_a_line_that_holds_no_group_is_refused(changed: dict[str, Any]) -> None:
     rollout = {"conversation": CONVERSATION, "score": 1, **changed}
-    line = json.dumps({"item_id": "gcd", "rollouts": [rollout], **changed}).encode()
-    with pytest.raises(BrokenLineError, match=fault):
-        as_dumped(read_object(line))
+    record = {"item_id": "gcd", "rollouts": [rollout]}
+    assert group_in({**record, "rollouts": [{**rollout, "conversation": CONVERSATION, "score": 1, "native_score": 1}]})
+    with pytest.raises(BrokenLineError, match="no group"):
+        group_in({**record, **changed} if "rollouts" in changed else record)
 
 
 def test_a_file_of_groups_is_resumed_only_under_the_same_settings(tmp_path: Path, make_group: Any) -> None:

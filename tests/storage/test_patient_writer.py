@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.storage import patient_writer
-from reasoning_gym_environment.storage.json_lines import AppendLog
+from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.patient_writer import PatientWriter
 from testing.process_table import until
 

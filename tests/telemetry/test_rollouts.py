@@ -15,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
+from reasoning_gym_environment.storage.append_log import AppendLog
+from reasoning_gym_environment.storage.lines import FAILED, ROLLOUTS
 from reasoning_gym_environment.telemetry import telemetry
 from reasoning_gym_environment.telemetry.telemetry import RolloutDumps
 from reasoning_gym_environment.utils.saved_state import load_into

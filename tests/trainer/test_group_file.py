@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.storage.json_lines import AppendLog
+from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.trainer.group_file import MOST_WAITING, GroupFile
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 from testing.process_table import until

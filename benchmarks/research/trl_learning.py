@@ -1,6 +1,6 @@
 """Whether a real model learns through TRL: the demo's tiny model, GRPOTrainer, and the same with shuffled rewards.
 
-    .venv-trl/bin/python benchmarks/trl_learning.py [--steps 120] [--seeds 1] > out.json
+    .venv-trl/bin/python benchmarks/research/trl_learning.py [--steps 120] [--seeds 1] > out.json
 
 Held-out questions are asked before and after; each share has its 95% interval. The control's rewards are those of the
 same completions, dealt out at random within each group: what it gains is not learned from right answers.
@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks
 from reasoning_gym_environment.integrations.trl import GRPOTasks
 
-MODEL = Path(__file__).resolve().parents[1] / "examples" / "demo" / "tiny_model"
+MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "tiny_model"
 TASKS = "spell_backward,leg_counting,gcd"
 GROUP = 8
 

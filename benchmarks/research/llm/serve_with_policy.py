@@ -1,6 +1,6 @@
 """The command `serve` with another choice of tasks: serve_with_policy.py thompson|learnability serve OPTIONS.
 
-The policies are those of benchmarks/samplers.
+The policies are those of benchmarks/research/samplers.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.samplers.sampler_with_policy import build_sampler_with
+from benchmarks.research.samplers.sampler_with_policy import build_sampler_with
 from reasoning_gym_environment import runtime
 from reasoning_gym_environment.cli import main
 

@@ -1,6 +1,6 @@
 """Draw what the arms learned, and print two tables: held-out accuracy with 95% intervals, and the arms against `ours`.
 
-    python benchmarks/llm/plot.py data/llm/all/*/results.json --out docs/real_model.png
+    python benchmarks/research/llm/plot.py data/llm/all/*/results.json --out docs/real_model.png
 
 An accuracy is the mean over questions of the share of exact completions. Its interval is 1.96 standard errors over
 questions (Miller 2024, "Adding Error Bars to Evals", eq. 3): completions of one question are not independent.

@@ -1,6 +1,6 @@
 """Teach the model the form <think>...</think><answer>...</answer>, from the examples of examples.py.
 
-python benchmarks/llm/cold_start.py MODEL EXAMPLES OUT [--batches 32] [--rate 5e-5] [--threads 2]
+python benchmarks/research/llm/cold_start.py MODEL EXAMPLES OUT [--batches 32] [--rate 5e-5] [--threads 2]
 """
 
 from __future__ import annotations

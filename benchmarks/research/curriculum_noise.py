@@ -1,7 +1,7 @@
 """How often chance moves the curriculum, and how fast it moves a task whose level is wrong.
 
-    python benchmarks/curriculum_noise.py            # about a minute on one core
-    python benchmarks/curriculum_noise.py --runs 20  # a rough answer in ten seconds
+    python benchmarks/research/curriculum_noise.py            # about a minute on one core
+    python benchmarks/research/curriculum_noise.py --runs 20  # a rough answer in ten seconds
 
 The script simulates groups of completions and hands them to the package's own `Curriculum`. The accuracy is the same at
 every level of a ladder that never ends. Completions of one item agree with each other in two ways:
@@ -14,8 +14,9 @@ In both the intra-class correlation is the given number. The script prints JSON:
     false_moves      moves in a hundred groups when the accuracy is exactly at the target, over runs of GROUPS groups
     groups_per_move  median and mean number of groups before a move in the right direction, target 0.7, groups of 8;
                      `new` tasks have never moved down, `settled` tasks have ended their climb
-    measured         quartiles of the intra-class correlation in the results of a language model (benchmarks/llm): a
-                     value for each task, set of questions and evaluation with an accuracy from 0.2 to 0.9
+    measured         quartiles of the intra-class correlation in the results of a language model
+                     (benchmarks/research/llm): a value for each task, set of questions and evaluation with an
+                     accuracy from 0.2 to 0.9
 """
 
 from __future__ import annotations

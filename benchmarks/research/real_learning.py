@@ -8,15 +8,16 @@ extraction, strict verification and credit are the project's own, in one process
 (`make demo` has them). Groups of 8, IN_FLIGHT of them in flight at once. Groups without a signal are not trained on,
 and their tokens count. A run ends with the round of groups in which it has generated `--tokens` tokens.
 
-    python benchmarks/real_learning.py --mixes three --ways "uniform, curriculum+thompson, curriculum" --seeds 2
-    python benchmarks/real_learning.py --runs runs.jsonl --results results.jsonl --plot docs/real_learning.png
+    python benchmarks/research/real_learning.py \\
+        --mixes three --ways "uniform, curriculum+thompson, curriculum" --seeds 2
+    python benchmarks/research/real_learning.py --runs runs.jsonl --results results.jsonl --plot docs/real_learning.png
 
 The first takes two minutes on two cores. The second takes hours, and goes on where it was stopped.
 
 `--ways` has the arms. Those named `..., curriculum` differ in the choice of tasks only: uniform, as the package does
-it, and the candidates of benchmarks/samplers. `--floor` is the share of learnability's draws that visit all tasks
-evenly. In the mix `refused` the answers to one task are refused at first: the first REFUSED_GROUPS
-groups of gcd earn nothing.
+it, and the candidates of benchmarks/research/samplers. `--floor` is the share of learnability's draws that visit all
+tasks evenly. In the mix `refused` the answers to one task are refused at first: the first REFUSED_GROUPS groups of gcd
+earn nothing.
 
 Prints JSON: accuracy by way, task and level, the worst task and the mean of the worst quarter of the tasks, the share
 of groups with a signal, tokens for each of them, and differences to uniform tasks on the curriculum, paired by seed,
@@ -47,19 +48,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
-from benchmarks.samplers.learnability import LearnableTasks
-from benchmarks.samplers.near_half import NearHalfTasks
-from benchmarks.samplers.policy import TaskPolicy
-from benchmarks.samplers.preferences import FLOOR
-from benchmarks.samplers.thompson import ThompsonTasks
-from benchmarks.samplers.weighted import WeightedTasks
+from benchmarks.research.samplers.absolute_advantage import AbsoluteAdvantageTasks
+from benchmarks.research.samplers.learnability import LearnableTasks
+from benchmarks.research.samplers.near_half import NearHalfTasks
+from benchmarks.research.samplers.policy import TaskPolicy
+from benchmarks.research.samplers.preferences import FLOOR
+from benchmarks.research.samplers.thompson import ThompsonTasks
+from benchmarks.research.samplers.weighted import WeightedTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
@@ -75,7 +76,7 @@ from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder
 from reasoning_gym_environment.verification.grade import check_for, grade
 
-WARM_START = Path(__file__).resolve().parent.parent / "examples" / "demo" / "tiny_model"
+WARM_START = Path(__file__).resolve().parents[2] / "examples" / "demo" / "tiny_model"
 
 # Of `half` and `other half` the last three teach this model nothing, not even alone: 160 groups of one task on the
 # curriculum bring 0.02 and less, where those of the first three bring 0.05 to 0.23.

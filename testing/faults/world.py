@@ -23,10 +23,10 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.fault_parts.faulty_server import Faults, FaultyServer
-from benchmarks.run_parts.process_table import process_table
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from testing.faults.faulty_server import Faults, FaultyServer
 from testing.inference_server import free_port
+from testing.process_table import members_of_session
 from testing.processes import stop
 
 GROUP_SIZE = 4
@@ -156,7 +156,7 @@ class World:
     async def left_of(self, process: asyncio.subprocess.Process) -> int:
         """Processes of its session that are still there a minute after its end."""
         for _ in range(600):
-            left = [one for one in process_table().values() if one.session == process.pid]
+            left = members_of_session(process.pid)
             if not left:
                 break
             await asyncio.sleep(0.1)

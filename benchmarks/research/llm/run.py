@@ -1,6 +1,6 @@
 """Train a real language model through the real environment: one arm of the comparison, from the model to its results.
 
-    python benchmarks/llm/run.py --tasks all --arm ours --seed 1 [--minutes 60] [--tokens 400000]
+    python benchmarks/research/llm/run.py --tasks all --arm ours --seed 1 [--minutes 60] [--tokens 400000]
 
     the model ──> examples ──> cold start, once for all arms
         ──> vLLM, run-api, `serve`, trainer ──> held-out questions by `evaluate` ──> results.json
@@ -11,8 +11,8 @@ model can learn. `--tasks all` has all tasks whose easiest questions and answers
 nothing but this:
 
     ours          the defaults of the commands: all tasks equally often, curriculum, strict verification
-    learnability  as ours, but the policy of benchmarks/samplers/learnability.py chooses the tasks
-    thompson      as ours, but the policy of benchmarks/samplers/thompson.py chooses the tasks
+    learnability  as ours, but the policy of benchmarks/research/samplers/learnability.py chooses the tasks
+    thompson      as ours, but the policy of benchmarks/research/samplers/thompson.py chooses the tasks
     original      the original environment's way: reasoning-gym's default configs and its own scores
     shuffled      as ours, but the trainer permutes the rewards of each group: a control that should learn nothing
 
@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[2]
 EIGHT = "spell_backward,leg_counting,gcd,chain_sum,basic_arithmetic,letter_counting,products,base_conversion"
 """Each has items that a model of 135 million weights can learn, except for base_conversion."""
 

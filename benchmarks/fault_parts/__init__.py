@@ -1,1 +1,0 @@
-"""What faults.py is made of."""

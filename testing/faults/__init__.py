@@ -1,0 +1,1 @@
+"""Real runs in which something breaks, for tests/slow/test_faults.py and benchmarks/faults.py."""
