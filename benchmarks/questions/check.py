@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import decimal
 import importlib
 import io
 import json
@@ -37,7 +38,7 @@ from benchmarks.questions.solution import Solution, Solver
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.questions import mended
+from reasoning_gym_environment.verification.questions import is_sound, mended
 
 MODULES = ("numbers", "texts", "puzzles")
 FIRST_SEED = 40_000
@@ -61,6 +62,8 @@ def served_items(task: str, config: Mapping[str, Any], most: int, seconds: float
     for seed in range(FIRST_SEED, FIRST_SEED + most):
         if time.monotonic() > until:
             return
+        # decimal_arithmetic sets the precision of the whole process.
+        decimal.setcontext(decimal.DefaultContext.copy())
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 entry = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
@@ -68,7 +71,7 @@ def served_items(task: str, config: Mapping[str, Any], most: int, seconds: float
             except Exception as error:  # noqa: BLE001
                 logging.debug("%s, seed %d: %s", task, seed, error)
                 continue
-        yield seed, mended(task, entry)
+        yield seed, mended(task, entry) if is_sound(task, entry) else None
 
 
 def is_paid(task: str, entry: Mapping[str, Any], answer: str) -> bool:

@@ -33,12 +33,12 @@ from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.logic import short_formulas
-from reasoning_gym_environment.verification.questions import mended
+from reasoning_gym_environment.verification.questions import is_sound, mended
 from reasoning_gym_environment.verification.validators import VALIDATORS
 
 FILE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "farming.json"
 ITEMS, SAMPLE, MOST_CANDIDATES = 200, 60, 60
-MANY_SOLUTIONS, ONE_SOLUTION = 0.05, 0.3
+MANY_SOLUTIONS, ONE_SOLUTION, HALF = 0.05, 0.3, 0.5
 FIXED = [*CONSTANTS, "infeasible", "No", "Yes", "A", "B", "C", "A → B", "B → C", "A+1", "A+2", "A+3", "A+4", "fill A"]
 FIXED += [*short_formulas("PQRS"), "up", "down", "x", "0.5", "1/2", "undetermined", "Pass", "fill A, pour A->B"]
 FIXED += [json.dumps({str(n): 1 + n % colours for n in range(size)}) for colours in (2, 3, 4) for size in range(4, 12)]
@@ -118,9 +118,8 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
         except Exception as error:  # noqa: BLE001
             print(f"{task}: no item {index} of seed {seed}: {type(error).__name__}: {error}", file=sys.stderr)
             continue
-        entry = mended(task, entry)
-        if entry is not None:
-            yield entry
+        if is_sound(task, entry):
+            yield mended(task, entry)
 
 
 def is_right(task: str, entry: dict[str, Any], answer: str) -> bool:
@@ -160,7 +159,11 @@ def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
         )
         if share > limit:
             config = json.loads(json.dumps(dict(config), default=str))
-            found.append({"level": number, "config": config, "answer": answer[:120], "share": round(share, 3)})
+            teaches_nothing = share > (limit if task in VALIDATORS else HALF)
+            details = {"answer": answer[:120], "share": round(share, 3), "teaches_nothing": teaches_nothing}
+            if answer in RULES:
+                details["is_rule"] = True
+            found.append({"level": number, "config": config, **details})
     return found
 
 

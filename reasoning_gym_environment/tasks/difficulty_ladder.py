@@ -9,7 +9,9 @@ of level n only, or the values of all levels up to n. The ladder uses the first 
 levels, the ladder uses the second way. If that gives fewer than two levels too, the ladder cuts the ranges of the
 default config into parts. A task without a curriculum has a single level, its default config.
 
-At the end, the ladder excludes the levels that a constant answer solves, unless there are no others.
+At the end, the ladder excludes the levels at which an answer without work earns too much: a constant, a copy, or what a
+cheap rule makes of the question. A level at which it is right on over 0.3 of the items is kept only if there is no
+other, and a level at which it is right on over a half only if there is no such level either.
 
 Each start of the program computes all ladders, because configs hold types that a data file cannot. This takes about
 0.2 s for the measured release of reasoning-gym. There, for all but two tasks (NEEDS_WORDS), a config that validates is
@@ -35,7 +37,7 @@ from .catalog import (
     fields_of,
     typed_overrides,
 )
-from .measured_data import solved_by_constant
+from .measured_data import AnswerWithoutWork, answer_without_work
 
 logger = logging.getLogger(__name__)
 
@@ -118,16 +120,19 @@ def build_ladder(
     """
     pinned = typed_overrides(task, overrides or {})
     configs, source, excluded = _configs_of_best_source(task, pinned)
-    reasons = [""] * len(configs)
+    answers: list[AnswerWithoutWork | None] = [None] * len(configs)
     if not keep_constant_answer_levels:
         version = library.load().version
-        reasons = [solved_by_constant(version, task, config) for config in configs]
+        answers = [answer_without_work(version, task, config) for config in configs]
     constant_answer = ""
-    if all(reasons):
-        constant_answer = reasons[0]
-        reasons = [""] * len(configs)
-    solved = [(number, reason) for number, reason in enumerate(reasons) if reason]
-    kept = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
+    if all(answer is not None and answer.teaches_nothing for answer in answers):
+        assert answers[0] is not None
+        constant_answer = answers[0].reason
+        answers = [None] * len(configs)
+    elif all(answers):
+        answers = [answer if answer is not None and answer.teaches_nothing else None for answer in answers]
+    solved = [(number, answer.reason) for number, answer in enumerate(answers) if answer is not None]
+    kept = [config for config, answer in zip(configs, answers, strict=True) if answer is None]
     return Ladder(
         task,
         _levels(kept),
@@ -292,7 +297,8 @@ def _distinct_configs(
         # The curriculum, the config and the dataset may be the user's own code, so they may raise anything. The error
         # becomes the reason why this level is excluded.
         try:
-            config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
+            made = fields_of(source.make(number))
+            config = {**made, **_adjusted(task, made), **copy.deepcopy(overrides)}
             if needs_dataset:
                 dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
             else:
@@ -309,6 +315,18 @@ def _distinct_configs(
         if not configs or configs[-1] != config:
             configs.append(config)
     return configs, rejected
+
+
+def _adjusted(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a level that get another value, because hardly any item of the level would be sound."""
+    if task != "simple_geometry" or "min_sides" not in config:
+        return {}
+    # With angles from 10 to 170 degrees, most polygons of many sides are not convex. These angles leave about 90
+    # degrees for the last angle of a polygon with an average number of sides.
+    sides = (config["min_sides"] + config["max_sides"]) / 2
+    mean = (180 * (sides - 2) - 90) / (sides - 1)
+    largest = 179
+    return {"min_angle": max(config["min_angle"], int(2 * mean) - largest), "max_angle": largest}
 
 
 def _validate(task: str, config: Mapping[str, Any]) -> None:

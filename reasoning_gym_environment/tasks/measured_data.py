@@ -67,20 +67,34 @@ def _facts(entry: Mapping[str, Any]) -> TaskFacts:
 # --- verifiers
 
 
+@dataclass(frozen=True)
+class AnswerWithoutWork:
+    """The best answer without work at a config: a constant, a copy, or what a cheap rule makes of the question."""
+
+    share: float
+    """The share of the items that it is right on, above 0.3."""
+    reason: str
+    """A sentence about it."""
+    teaches_nothing: bool
+    """Whether it is right on more than half of the items, or on more than 0.05 where many answers are right."""
+
+
 @functools.cache
 def _constants(version: str) -> dict[str, list[dict[str, Any]]]:
-    """By task, the constant answers that earn too much; empty for another release of reasoning-gym."""
+    """By task, the answers without work that earn too much; empty for another release of reasoning-gym."""
     document = packaged("farming.json")
     found: dict[str, list[dict[str, Any]]] = document["constants"]
     return found if document["reasoning_gym_version"] == version else {}
 
 
-def solved_by_constant(version: str, task: str, config: Mapping[str, Any]) -> str:
-    """The constant answer that earns too much at this config, in words; "" if there is none."""
+def answer_without_work(version: str, task: str, config: Mapping[str, Any]) -> AnswerWithoutWork | None:
+    """The answer without work that earns too much at this config; None if there is none."""
     known = _constants(version).get(task, ())
     plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
     for constant in known:
         if constant["config"] == plain:
-            answer = f"{constant['answer']!r:.40}"
-            return f"a constant answer earns too much: {answer} is right on {constant['share']:.0%} of its items"
-    return ""
+            share = constant["share"]
+            answer = constant["answer"] if constant.get("is_rule") else f"{constant['answer']!r:.40}"
+            reason = f"an answer without work earns too much: {answer} is right on {share:.0%} of its items"
+            return AnswerWithoutWork(share, reason, constant["teaches_nothing"])
+    return None
