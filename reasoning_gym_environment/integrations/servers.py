@@ -36,6 +36,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.seeds import question_digest
 from ..settings.components import TasksSettings
 from ..tasks.catalog import config_from_json
+from ..utils.terminal import port as port_number
 from ..utils.terminal import positive, seconds
 from .recipe import RECIPE, Recipe, RecipeGrader
 
@@ -316,7 +317,7 @@ def _parser(command: str, description: str, *, port: int, **defaults: Any) -> ar
             text = f"{text.rstrip('.')} (default: {default})"
         parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text)
     parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
-    parser.add_argument("--port", type=int, default=port, help="(%(default)s)")
+    parser.add_argument("--port", type=port_number, default=port, help="(%(default)s)")
     return parser
 
 

@@ -46,6 +46,11 @@ def whole(text: str) -> int:
     return _number(int, text, -math.inf, math.inf, "a whole number")
 
 
+def port(text: str) -> int:
+    """Argparse type of a port; 0 stands for any free port."""
+    return _number(int, text, 0, 65535, "a number from 0 to 65535")
+
+
 def seconds(text: str) -> float:
     """A time of at least a millisecond."""
     return _number(float, text, 0.001, MOST, f"a number of seconds from 0.001 to {MOST}")

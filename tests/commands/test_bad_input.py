@@ -6,6 +6,7 @@ import argparse
 import importlib
 import math
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_an_empty_host_is_not_all_interfaces(capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["grade-server", "--host=", "--port=-1"])
     assert end.value.code == 2
-    assert "expected a name or an address of this machine, got ''" in capsys.readouterr().err
+    assert "--host: expected a name, got ''" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +168,7 @@ def test_an_empty_name_is_refused_and_means_neither_this_folder_nor_all_tasks(
         cli.main(arguments)
     assert end.value.code == 2
     *usage, line = capsys.readouterr().err.splitlines()
-    assert "expected the name of" in line.lower() and "'" in line
+    assert re.search("expected (the name of|a name)", line.lower()) and "'" in line
     assert not usage or usage[0].startswith("usage: ")
     assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 

@@ -115,7 +115,7 @@ def test_a_missing_library_is_reported_in_one_line(
 def test_the_current_folder_is_not_meant_by_an_empty_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         benchmark.main(["--check="])
-    assert "argument --check: expected the name of a folder, got ''" in capsys.readouterr().err
+    assert "argument --check: expected the name of a file or a folder, got ''" in capsys.readouterr().err
 
 
 def test_every_error_of_pyarrow_about_a_damaged_file_is_a_sentence(
