@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from string import ascii_uppercase
@@ -168,6 +168,14 @@ def codeio_is_sound(entry: Entry) -> bool:
     """
     asks_for_input = "predict a feasible input" in entry["question"]
     return not asks_for_input and not entry["metadata"].get(DIFFERS_NEXT_TIME, False)
+
+
+# --- coin_flip
+
+
+def coin_flip_clarified(entry: Entry) -> str:
+    """A rounded number is not the probability that is asked for."""
+    return "Give the exact probability, as a fraction or with all its decimals."
 
 
 # --- color_cube_rotation
@@ -394,6 +402,18 @@ def _mahjong_result(new_card: str, hand: str) -> str:
         return "Peng"
     distances = {ord(card) - ord(new_card) for card in hand}
     return "Chi" if any(map(distances.issuperset, _CHI)) else "Pass"
+
+
+# --- letter_counting
+
+
+def letter_counting_clarified(entry: Entry) -> str:
+    """The key counts capitals too."""
+    letter = entry["metadata"]["target_letter"]
+    text = " ".join(entry["metadata"]["span"])
+    if text.count(letter) == text.lower().count(letter.lower()):
+        return ""
+    return "Capital letters count too."
 
 
 # --- manipulate_matrix
@@ -631,9 +651,39 @@ def _holds(statement: str, world: Collection[Collection[str]]) -> bool:
 
 
 def time_intervals_is_sound(entry: Entry) -> bool:
-    """A weekday in brackets makes reasoning-gym overlook the time zone behind it."""
-    time_format = entry["metadata"]["format"]
-    return "(%A)" not in time_format or not time_format.endswith("%z")
+    """A weekday in brackets makes reasoning-gym overlook the time zone behind it. Some ends lie before their starts."""
+    metadata = entry["metadata"]
+    time_format = metadata["format"]
+    if "(%A)" in time_format and time_format.endswith("%z"):
+        return False
+    return _moment(metadata["end_time"]) >= _moment(metadata["start_time"])
+
+
+def time_intervals_corrected(entry: Entry) -> str:
+    """With milliseconds in the answer, half of the keys are a millisecond short."""
+    metadata = entry["metadata"]
+    if metadata["expected_format"] != "HH:MM:SS.mmm":
+        return str(entry["answer"])
+    elapsed = _moment(metadata["end_time"]) - _moment(metadata["start_time"])
+    seconds, milliseconds = divmod(elapsed // timedelta(milliseconds=1), 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}.{milliseconds:03}"
+
+
+def time_intervals_clarified(entry: Entry) -> str:
+    """Seconds can be cut off or rounded, and a date of figures can begin with the day."""
+    metadata = entry["metadata"]
+    sentences = []
+    if "%m/%d/%Y" in metadata["format"]:
+        sentences.append("Dates are written as month/day/year.")
+    if metadata["expected_format"].endswith("HH:MM") and "%S" in metadata["format"]:
+        sentences.append("Leave out seconds that do not make a whole minute.")
+    return " ".join(sentences)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 # --- tsumego
@@ -651,6 +701,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "caesar_cipher": Mending(is_sound=caesar_cipher_is_sound),
     "calendar_arithmetic": Mending(is_sound=calendar_arithmetic_is_sound, clarified=calendar_arithmetic_clarified),
     "codeio": Mending(is_sound=codeio_is_sound),
+    "coin_flip": Mending(clarified=coin_flip_clarified),
     "color_cube_rotation": Mending(clarified=color_cube_rotation_clarified),
     "complex_arithmetic": Mending(is_sound=complex_arithmetic_is_sound),
     "decimal_arithmetic": Mending(corrected=decimal_arithmetic_corrected),
@@ -662,6 +713,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "knight_swap": Mending(is_sound=knight_swap_is_sound),
     "leg_counting": Mending(clarified=leg_counting_clarified),
     "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
+    "letter_counting": Mending(clarified=letter_counting_clarified),
     "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
     "number_filtering": Mending(is_sound=number_filtering_is_sound),
     "number_sequence": Mending(is_sound=number_sequence_is_sound),
@@ -675,7 +727,11 @@ QUESTIONS: Mapping[str, Mending] = {
     "string_manipulation": Mending(clarified=string_manipulation_clarified),
     "string_synthesis": Mending(clarified=string_synthesis_clarified),
     "syllogism": Mending(is_sound=syllogism_is_sound, clarified=syllogism_clarified),
-    "time_intervals": Mending(is_sound=time_intervals_is_sound),
+    "time_intervals": Mending(
+        is_sound=time_intervals_is_sound,
+        corrected=time_intervals_corrected,
+        clarified=time_intervals_clarified,
+    ),
     "tsumego": Mending(is_sound=tsumego_is_sound),
 }
 """What is done about the questions of each task that has faults."""
