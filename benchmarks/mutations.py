@@ -57,7 +57,8 @@ TESTS = {
 }
 """The tests of a file or a folder of the package. Files without tests of their own have all fast tests."""
 
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "data", "site", "build", "dist", "reasoning-gym", "*.egg-info")
+COPIED = (PACKAGE, "benchmarks", "data_dumps", "docs", "examples", "requirements", "testing", "tests")
+"""The folders of the repository that tests use. Its files are copied, too."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -174,6 +175,16 @@ def run_tests(copy: Path, tests: tuple[str, ...], limit_s: float) -> str:
             process.wait()
 
 
+def copy_repository(copy: Path) -> None:
+    """Write the files and folders that the tests use."""
+    copy.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    for name in COPIED:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def check_copy(copy: Path) -> None:
     """Raise SystemExit if Python does not import the package from the copy, for example from an installed wheel."""
     program = f"import {PACKAGE}; print({PACKAGE}.__file__)"
@@ -205,6 +216,8 @@ def try_all(chosen: list[Mutation], copy: Path) -> list[dict[str, object]]:
         path.write_text(mutation.source, encoding="utf-8")
         result = run_tests(copy, tests, 60.0 + 3.0 * usual_s[tests])
         path.write_text(original, encoding="utf-8")
+        if result == "passed":
+            tqdm.write(f"survived: {mutation.file}:{mutation.line}: {mutation.change}", file=sys.stderr)
         names = {"passed": "survived", "failed": "caught"}
         about = {"file": mutation.file, "line": mutation.line, "change": mutation.change}
         found.append({**about, "result": names.get(result, result)})
@@ -226,7 +239,9 @@ def main() -> None:
     chosen = Random(options.seed).sample(all_mutations, min(options.count, len(all_mutations)))
     chosen.sort(key=lambda mutation: (files.index(mutation.file), mutation.line))
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
-        copy = Path(shutil.copytree(ROOT, Path(folder).resolve() / "copy", ignore=NOT_COPIED))
+        # pytest would take a folder with a name of Python's for a package, because the repository has an __init__.py.
+        copy = Path(folder).resolve() / "mutated-copy"
+        copy_repository(copy)
         check_copy(copy)
         found = try_all(chosen, copy)
     caught = sum(row["result"] != "survived" for row in found)

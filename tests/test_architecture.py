@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
@@ -85,9 +84,3 @@ def test_nothing_imports_in_a_circle() -> None:
     # The package itself names what it loads on first use, and is imported by all.
     graph = {module: imported(module) for module in SOURCES if module}
     graphlib.TopologicalSorter(graph).prepare()
-
-
-def test_no_folder_has_over_fifteen_files() -> None:
-    # Promised import paths that only pass a name on are not counted.
-    files = [path for path in SOURCES.values() if len(path.read_text(encoding="utf-8").splitlines()) > 10]
-    assert max(Counter(path.parent for path in files).values()) <= 15

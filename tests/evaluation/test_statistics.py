@@ -217,7 +217,7 @@ ONE_THIRD = [Fraction(1), Fraction(0), Fraction(0)]
 ONE_TENTH = [Fraction(1), *[Fraction(0)] * 9]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(exact_questions(12, FEW_RATIONALS), exact_questions(12, FEW_RATIONALS))
 @example([("t", ZERO)] * 3, [("t", ONE_TENTH)] * 3)
 @example([("t", ZERO)] * 5, [("t", ONE_THIRD)] * 5)
@@ -237,7 +237,7 @@ def test_a_paired_difference_is_that_of_exact_sums(first: list[ExactQuestion], s
         assert found.low <= 0 <= found.high, "five equal differences are no proof"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(exact_questions(60, FEW_RATIONALS))
 @example([("t", [Fraction(1, 3)])] * 40)
 @example([("t", [Fraction(1, 10), Fraction(2, 10), Fraction(6, 10)])] * 40)

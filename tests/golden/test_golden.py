@@ -23,9 +23,8 @@ from . import record
 
 RECORDED = Path(__file__).parent / "recorded"
 FEW = 40
-"""So many draws show most changes. Without real workers they are cheap, except for the mode `none`, whose tasks need
-the fixed hash seed of the workers. All draws reach the levels and tasks that come late, and have real workers.
-"""
+"""So many draws show most changes. They are cheap without real workers, which only the mode `none` needs: some of its
+tasks need the fixed hash seed of the workers. All draws reach the levels and tasks that come late."""
 
 
 def recorded(mode: str) -> tuple[list[Any], list[list[Any]]]:

@@ -364,3 +364,14 @@ async def test_an_item_is_not_given_up_if_the_servers_fail_as_often_without_it(o
         assert fails(second, 2 * HISTORY_S + outage)
     results = [fails(first, 2 * HISTORY_S + 100.0 + outage) for outage in range(MAX_CRASHES)]
     assert results == [True] * (MAX_CRASHES - 1) + [not is_given_up]
+
+
+async def test_the_outages_of_an_item_that_was_given_up_do_not_excuse_the_next_one() -> None:
+    source = item_source()
+    ledger = source.ledger
+    for number, problem in enumerate(await take(source, 2)):
+        for outage in range(MAX_CRASHES - 1):
+            assert ledger.requeue(problem, failed_at=10.0 * number + outage, in_outage=True)
+            ledger.hand_out(ledger.waiting.pop(), problem)
+        assert not ledger.requeue(problem, failed_at=10.0 * number + MAX_CRASHES, in_outage=True)
+        ledger.finish(problem)

@@ -263,4 +263,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLog.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

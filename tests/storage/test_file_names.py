@@ -26,7 +26,7 @@ def test_a_safe_name_stays_as_it_is(name: str, ending: str) -> None:
 
 
 @given(ODD, ODD, ENDINGS)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_different_names_have_different_files(name: str, other: str, ending: str) -> None:
     assume(name != other)
     made = file_name(name, ending)

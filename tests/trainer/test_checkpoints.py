@@ -59,7 +59,7 @@ def known(env: ReasoningGymEnv) -> Any:
 
 @pytest.mark.parametrize(
     ("prefetch", "weights", "mode"),
-    [(4, "", None), (0, "gcd=3", "random"), (4, "", "curriculum")],
+    [(0, "gcd=3", "random"), (4, "", "curriculum")],
 )
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
     make_env: MakeEnv,
