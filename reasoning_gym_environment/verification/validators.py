@@ -230,9 +230,18 @@ def word_ladder(entry: Entry, answer: str) -> bool:
 
 @functools.cache
 def rules_of_word_ladder() -> Any:
-    """The rules of word_ladder, with the English words that reasoning-gym reads from a file."""
+    """The rules of word_ladder, with the English words of two files of reasoning-gym.
+
+    The task draws its words from the shorter list. An answer may use any English word.
+    """
+    from reasoning_gym.data import get_data_file_path
+
     rules = rules_of("word_ladder")
     rules.word_sets = rules._load_words_from_csv()
+    longer_list = get_data_file_path("words3to10.txt").read_text(encoding="utf-8")
+    for word in longer_list.upper().split():
+        if len(word) in rules.word_sets:
+            rules.word_sets[len(word)].add(word)
     return rules
 
 
