@@ -1,0 +1,154 @@
+"""Which items training replaces, which keys it corrects, and which questions get a sentence that leaves one meaning."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.grade import CHECKS
+from reasoning_gym_environment.verification.questions import (
+    QUESTIONS,
+    continuations,
+    is_sound,
+    mended,
+    rounded,
+)
+
+SLOW = {"bf", "codeio", "intermediate_integration", "knight_swap", "propositional_logic", "tsumego"}
+"""Their items take long to make."""
+
+
+def item(task: str, seed: int, level: int | None = None) -> dict[str, Any]:
+    config = {} if level is None else build_ladder(task).levels[level].config
+    with contextlib.redirect_stdout(io.StringIO()):
+        entry: dict[str, Any] = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
+    return entry
+
+
+@pytest.mark.parametrize("task", [pytest.param(t, marks=pytest.mark.slow if t in SLOW else ()) for t in QUESTIONS])
+def test_a_mended_item_is_sound_its_key_is_paid_and_mending_it_again_changes_no_key(task: str) -> None:
+    top = build_ladder(task).levels[-1].index
+    for seed in range(8):
+        entry = item(task, seed, top if seed % 2 else 0)
+        if not is_sound(task, entry):
+            continue
+        found = mended(task, entry)
+        assert is_sound(task, found)
+        assert mended(task, found)["answer"] == found["answer"]
+        assert found["question"].startswith(entry["question"].rstrip())
+        if found["answer"] is not None:
+            assert CHECKS[task](found, str(found["answer"]))
+
+
+@pytest.mark.parametrize("task", ["chain_sum", "sudoku", "word_ladder"])
+def test_an_item_of_a_task_without_faults_stays_as_it_is(task: str) -> None:
+    entry = item(task, 3)
+    assert is_sound(task, entry) and mended(task, entry) == entry
+
+
+DECIMALS = [
+    ("8", "3.9396*9.6132*(4.030830*(6.111838*0.61777))", "576.38575"),
+    ("10", "8.24806469+6.5488088*6.2630060+8.0051535+0.67854432/3.21644116+7.9353215*7.16457364", "114.3326035"),
+    ("10", "((8.126624/(9.737738/8.62854820))-8.92523795*5.78141321*8.133075)*(4.064431*3.789016)", "-6352.113335"),
+    ("6", "7.25-7.25", "0"),
+]
+
+
+@pytest.mark.parametrize(("digits", "expression", "right"), DECIMALS)
+def test_an_exact_value_is_rounded_once(digits: str, expression: str, right: str) -> None:
+    asked = f"Please solve this problem to a maximum of {digits} significant digits, rounding up from the half.\n"
+    entry = {"question": f"{asked}{expression} = ?", "answer": "0.1", "metadata": {}}
+    assert mended("decimal_arithmetic", entry)["answer"] == right
+
+
+def test_a_result_that_was_cut_off_is_whole_again() -> None:
+    entry = item("gsm_symbolic", 2920)
+    assert (entry["answer"], mended("gsm_symbolic", entry)["answer"]) == ("77", "77.5")
+
+
+def test_a_duration_with_milliseconds_is_exact() -> None:
+    metadata = {"expected_format": "HH:MM:SS.mmm", "format": "%H:%M:%S.%f"}
+    metadata |= {"start_time": "2024-01-01 10:00:00.100000", "end_time": "2024-01-01 11:02:03.223000"}
+    entry = {"question": "?", "answer": "01:02:03.122", "metadata": metadata}
+    assert mended("time_intervals", entry)["answer"] == "01:02:03.123"
+
+
+def test_repeated_words_of_a_sentence_stand_where_they_stood() -> None:
+    found = mended("sentence_reordering", item("sentence_reordering", 138))
+    assert "is is" not in found["answer"]
+    assert sorted(found["answer"].split()) == sorted(item("sentence_reordering", 138)["answer"].split())
+
+
+CLARIFIED = {
+    "aiw": "is one of",
+    "bf": "a byte",
+    "calendar_arithmetic": "The ",
+    "coin_flip": "exact probability",
+    "color_cube_rotation": "the left and the right side stay",
+    "family_relationships": "male.",
+    "leg_counting": "5 legs",
+    "letter_counting": "Capital letters",
+    "manipulate_matrix": "reverses the order",
+    "pool_matrix": "beyond the right or the lower edge",
+    "power_function": "means (",
+    "quantum_lock": "can only be pressed while",
+    "sentence_reordering": "In the Year 2889",
+    "string_manipulation": "the middle character is",
+    "string_synthesis": "begin again with rule 1",
+    "syllogism": "at least one of each kind",
+    "time_intervals": "month/day/year",
+}
+
+
+@pytest.mark.parametrize("task", [pytest.param(t, marks=pytest.mark.slow if t in SLOW else ()) for t in CLARIFIED])
+def test_a_question_with_two_readings_gets_a_sentence(task: str) -> None:
+    top = build_ladder(task).levels[-1].index
+    questions = []
+    for seed in range(60):
+        entry = item(task, seed, top if seed % 2 else 0)
+        if is_sound(task, entry):
+            questions.append(mended(task, entry)["question"].rpartition("\n\n")[2])
+        if CLARIFIED[task] in (questions or [""])[-1]:
+            return
+    pytest.fail(f"no question of {task} says {CLARIFIED[task]!r}, the last: {questions[-1]!r}")
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ([2, 4, 6, 8], {10}),
+        ([1, 4, 9, 16, 25], {36}),
+        ([3, 6, 12, 24], {48}),
+        ([1, 1, 2, 3, 5], {8}),
+        ([5, 2, 4, 3], set()),
+        ([1, 2], set()),
+    ],
+)
+def test_simple_rules_of_a_sequence(terms: list[int], expected: set[int]) -> None:
+    assert set(continuations(terms)) == expected
+
+
+@given(st.fractions(max_denominator=10**9), st.integers(1, 20))
+def test_a_number_is_rounded_once_to_its_digits_and_half_away_from_zero(value: Fraction, digits: int) -> None:
+    found = Fraction(rounded(value, digits))
+    assert len(rounded(value, digits).as_tuple().digits) <= digits
+    if value:
+        unit = Fraction(10) ** (rounded(abs(value), digits).adjusted() - digits + 1)
+        assert abs(found - value) <= unit / 2
+        if abs(found - value) == unit / 2:
+            assert abs(found) > abs(value)
+
+
+def test_a_polygon_has_no_angle_of_180_degrees_and_no_item_asks_for_an_input_of_a_program() -> None:
+    assert not is_sound("simple_geometry", {"question": "?", "answer": "180", "metadata": {}})
+    assert is_sound("simple_geometry", {"question": "?", "answer": "179.5", "metadata": {}})
+    asked = {"question": "Can you predict a feasible input without ...", "answer": "{}", "metadata": {}}
+    assert not is_sound("codeio", asked)
