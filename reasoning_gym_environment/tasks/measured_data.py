@@ -1,7 +1,7 @@
 """Measurements that are shipped in the folder `data`, because they take too long for every start.
 
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
-    farming.json           which wrong answers earn a reward, and what a constant solves      benchmarks/audit
+    farming.json           which wrong answers earn a reward, and what a constant solves      benchmarks/questions
     published_*.json       results of published models, and their configs                     benchmarks/facts
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no

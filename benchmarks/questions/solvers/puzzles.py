@@ -1116,6 +1116,92 @@ def sokoban(question: str) -> Solution:
     return Solution([] if path is None else ["".join(path)], judge)
 
 
+Point = tuple[int, int, int]
+"""A sticker: coordinates from left to right, from below to above, and from back to front. Each is -3, -2, 0, 2 or 3."""
+
+TURNS: Mapping[str, tuple[int, int, Callable[[int, int, int], Point]]] = {
+    "R": (0, 1, lambda x, y, z: (x, z, -y)),
+    "L": (0, -1, lambda x, y, z: (x, -z, y)),
+    "U": (1, 1, lambda x, y, z: (-z, y, x)),
+    "D": (1, -1, lambda x, y, z: (z, y, -x)),
+    "F": (2, 1, lambda x, y, z: (y, -x, z)),
+    "B": (2, -1, lambda x, y, z: (-y, x, z)),
+}
+"""For each move of Singmaster: the axis, the side of the layer, and where a sticker of the layer goes."""
+
+
+def stickers() -> list[Point]:
+    """The stickers of a 3x3x3 cube in the order of the picture: U; then a row each of L, F, R and B; then D."""
+    line = (-2, 0, 2)
+    down = line[::-1]
+    places = [(x, 3, z) for z in line for x in line]
+    for y in down:
+        places += [(-3, y, z) for z in line]
+        places += [(x, y, 3) for x in line]
+        places += [(3, y, z) for z in down]
+        places += [(x, y, -3) for x in down]
+    return places + [(x, -3, z) for z in down for x in line]
+
+
+def face_of(place: Point) -> Point:
+    """The centre of the face that the sticker is on."""
+    x, y, z = (coordinate if abs(coordinate) == 3 else 0 for coordinate in place)
+    return x, y, z
+
+
+def turned(name: str) -> tuple[int, ...]:
+    """For each sticker of the picture, which sticker is there after the move. `R'` is the opposite of `R`."""
+    places = stickers()
+    axis, side, goes_to = TURNS[name[0]]
+    source = list(range(len(places)))
+    for index, place in enumerate(places):
+        if place[axis] * side >= 2:
+            goal = places.index(goes_to(*place))
+            if name.endswith("'"):
+                source[index] = goal
+            else:
+                source[goal] = index
+    return tuple(source)
+
+
+@functools.lru_cache(maxsize=2)
+def cubes_around(start: tuple[int, ...], most: int) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """All cubes within so many quarter turns, with the moves that lead to them."""
+    moves = {name + mark: turned(name + mark) for name in TURNS for mark in ("", "'")}
+    reached: dict[tuple[int, ...], tuple[str, ...]] = {start: ()}
+    newest = [start]
+    for _ in range(most):
+        following = []
+        for cube in newest:
+            for name, source in moves.items():
+                after = tuple([cube[index] for index in source])
+                if after not in reached:
+                    reached[after] = (*reached[cube], name)
+                    following.append(after)
+        newest = following
+    return reached
+
+
+def rubiks_cube(question: str) -> Solution:
+    """`You are given a 3x3x3 Rubik's cube. It looks like this: ...`. Solves what is within eight quarter turns."""
+    if "a 3x3x3 Rubik" not in question:
+        return undecided("only cubes of three layers are solved")
+    colours = re.findall(r"\b[YRBGOW]\b", question.split("looks like this:")[1].split("Please")[0])
+    places = stickers()
+    centres = sorted({face_of(place) for place in places})
+    colour_of = {centre: colours[places.index(centre)] for centre in centres}
+    face_with = {colour: index for index, colour in enumerate(colour_of.values())}
+    cube = tuple(face_with[colour] for colour in colours)
+    solved = tuple(centres.index(face_of(place)) for place in places)
+    from_solved = cubes_around(solved, 4)
+    for middle, moves in cubes_around(cube, 4).items():
+        if middle in from_solved:
+            back = [move[0] if move.endswith("'") else move + "'" for move in reversed(from_solved[middle])]
+            detour = ["R", "R'"]
+            return Solution([" ".join([*moves, *back]), " ".join([*detour, *moves, *back])])
+    return undecided("the cube is more than eight quarter turns away")
+
+
 def tsumego(question: str) -> Solution:
     """`Tsumego time. Black to play and capture some stones. Find the key move.`"""
     return undecided("it needs a person who plays Go")
