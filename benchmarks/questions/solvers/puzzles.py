@@ -20,6 +20,8 @@ Cell = tuple[int, int]
 
 ENOUGH = 2
 """Solutions of a puzzle after which a search ends."""
+MANY = 20
+"""The same, where the key has to be among the solutions."""
 NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 # --- grids of numbers
@@ -69,7 +71,7 @@ def latin_squares(grid: list[list[str]], box: int) -> Solution:
         return set(range(1, size + 1)) - {filled[peer] for peer in peers[cell] if peer in filled}
 
     answers = []
-    for solution in itertools.islice(fillings(givens, set(cells) - givens.keys(), allowed), ENOUGH):
+    for solution in itertools.islice(fillings(givens, set(cells) - givens.keys(), allowed), MANY):
         answers.append(as_text([solution[row, column] for column in range(size)] for row in range(size)))
     return Solution(answers, why=f"{len(answers)} solutions found")
 
@@ -117,7 +119,7 @@ def futoshiki(question: str) -> Solution:
         return set(range(lowest, highest + 1)) - {filled[other] for other in line if other in filled}
 
     answers = []
-    for solution in itertools.islice(fillings(givens, set(cells) - givens.keys(), allowed), ENOUGH):
+    for solution in itertools.islice(fillings(givens, set(cells) - givens.keys(), allowed), MANY):
         answer = []
         for index, line in enumerate(board):
             characters = list(line)
@@ -151,7 +153,7 @@ def kakurasu(question: str) -> Solution:
                 for above in rows_above(row - 1, rest):
                     yield [*above, cells]
 
-    solutions = itertools.islice(rows_above(len(row_sums), tuple(column_sums)), ENOUGH)
+    solutions = itertools.islice(rows_above(len(row_sums), tuple(column_sums)), MANY)
     return Solution([as_text(solution) for solution in solutions])
 
 
@@ -159,6 +161,7 @@ def survo(question: str) -> Solution:
     """`Given a 4*4 matrix where the last element of each row and column equals the sum of the other elements ...`"""
     matrix = [list(map(int, row)) for row in rows_of(question, r"\d+( \d+)+")]
     numbers = Counter(map(int, re.findall(r"\[([\d, ]+)\]", question)[0].split(",")))
+    puzzle = [list(row) for row in matrix]
     given_numbers = Counter(numbers)
     inner = range(len(matrix) - 1)
     blanks = [(row, column) for row, column in itertools.product(inner, inner) if matrix[row][column] == 0]
@@ -201,15 +204,12 @@ def survo(question: str) -> Solution:
         sums = [sum(row[:-1]) == row[-1] for row in [*answer, *zip(*answer, strict=True)]]
         keeps = all(
             given in (0, new)
-            for old, row in zip(matrix, answer, strict=True)
+            for old, row in zip(puzzle, answer, strict=True)
             for given, new in zip(old, row, strict=True)
         )
         return all(sums) and keeps and Counter(answer[row][column] for row, column in blanks) == given_numbers
 
-    solutions = fill(0)
-    answers = list(itertools.islice(solutions, ENOUGH))
-    solutions.close()
-    return Solution(answers, judge)
+    return Solution(list(itertools.islice(fill(0), ENOUGH)), judge)
 
 
 @functools.lru_cache(maxsize=4)
@@ -1183,10 +1183,11 @@ def cubes_around(start: tuple[int, ...], most: int) -> dict[tuple[int, ...], tup
 
 
 def rubiks_cube(question: str) -> Solution:
-    """`You are given a 3x3x3 Rubik's cube. It looks like this: ...`. Solves what is within eight quarter turns."""
-    if "a 3x3x3 Rubik" not in question:
+    """`You are given a 3x3x3 Rubik's cube. It looks like this: ...`. Solves cubes within eight quarter turns."""
+    lines = re.findall(r"^[YRBGOW ]+$", question, re.M)
+    colours = "".join(lines).split()
+    if len(colours) != len(stickers()):
         return undecided("only cubes of three layers are solved")
-    colours = re.findall(r"\b[YRBGOW]\b", question.split("looks like this:")[1].split("Please")[0])
     places = stickers()
     centres = sorted({face_of(place) for place in places})
     colour_of = {centre: colours[places.index(centre)] for centre in centres}
