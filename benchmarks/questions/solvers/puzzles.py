@@ -8,8 +8,9 @@ import itertools
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def fillings(
 def latin_squares(grid: list[list[str]], box: int) -> Solution:
     """The solutions of a Sudoku whose boxes have `box` rows and columns."""
     size = len(grid)
-    cells = list(itertools.product(range(size), repeat=2))
+    cells = list(itertools.product(range(size), range(size)))
     givens = {(row, column): int(grid[row][column]) for row, column in cells if grid[row][column] != "_"}
 
     def sees(first: Cell, second: Cell) -> bool:
@@ -94,7 +95,7 @@ def futoshiki(question: str) -> Solution:
     board = [line.ljust(4 * size) for line in lines[first : first + 2 * size - 1]]
     givens: dict[Cell, int] = {}
     smaller_and_greater: list[tuple[Cell, Cell]] = []
-    for row, column in itertools.product(range(size), repeat=2):
+    for row, column in itertools.product(range(size), range(size)):
         character = board[2 * row][4 * column]
         if character != "_":
             givens[row, column] = int(character)
@@ -108,7 +109,7 @@ def futoshiki(question: str) -> Solution:
             smaller_and_greater.append(((row, column), (row + 1, column)))
         if below == "∨":
             smaller_and_greater.append(((row + 1, column), (row, column)))
-    cells = list(itertools.product(range(size), repeat=2))
+    cells = list(itertools.product(range(size), range(size)))
     greater_than = {cell: [great for small, great in smaller_and_greater if small == cell] for cell in cells}
     smaller_than = {cell: [small for small, great in smaller_and_greater if great == cell] for cell in cells}
 
@@ -558,7 +559,7 @@ def worth(expression: str, numbers: Sequence[int]) -> Fraction | None:
         tree = ast.parse(expression.strip(), mode="eval")
     except SyntaxError:
         return None
-    used = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    used: list[Any] = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     if sorted(used) != sorted(numbers):
         return None
     return _worth_of(tree.body)
@@ -566,7 +567,7 @@ def worth(expression: str, numbers: Sequence[int]) -> Fraction | None:
 
 def _worth_of(node: ast.expr) -> Fraction | None:
     if isinstance(node, ast.Constant):
-        return Fraction(node.value)
+        return Fraction(str(node.value))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _worth_of(node.operand)
         return None if inner is None else -inner
@@ -658,7 +659,8 @@ def puzzle24(question: str) -> Solution:
 
 # --- boards and moves
 
-State = Hashable
+State: TypeAlias = Any
+"""A position of a game, hashable."""
 
 
 def shortest_path(
@@ -706,7 +708,7 @@ def n_queens(question: str) -> Solution:
 
     def judge(key: str) -> bool:
         answer = rows_of(key, r"[_Q]( [_Q])+")
-        cells = list(itertools.product(range(size), repeat=2))
+        cells = list(itertools.product(range(size), range(size)))
         queens = [(row, column) for row, column in cells if answer[row][column] == "Q"]
         keeps = all(answer[row][column] == "Q" for row, column in given.items())
         return keeps and len(queens) == size and not any(itertools.starmap(attacks, itertools.combinations(queens, 2)))
@@ -730,13 +732,13 @@ def maze(question: str) -> Solution:
     start = next(cell for cell, mark in cells.items() if mark == start_mark)
 
     def steps(cell: State) -> Iterator[tuple[str, State]]:
-        row, column = cell  # type: ignore[misc]
+        row, column = cell
         for down, right in NEIGHBOURS:
             beside = (row + down, column + right)
             if cells.get(beside, wall) != wall:
                 yield "step", beside
 
-    path = shortest_path(start, steps, lambda cell: cells[cell] == goal_mark, 1_000_000)  # type: ignore[index]
+    path = shortest_path(start, steps, lambda cell: cells[cell] == goal_mark, 1_000_000)
     return value("infinity" if path is None else len(path))
 
 
@@ -816,7 +818,7 @@ def jugs(question: str) -> Solution:
 
     def steps(amounts: State) -> Iterator[tuple[str, State]]:
         for move in moves:
-            following = after(amounts, move)  # type: ignore[arg-type]
+            following = after(amounts, move)
             if following is not None:
                 yield move, following
 
@@ -827,7 +829,7 @@ def jugs(question: str) -> Solution:
         return amounts is not None and target in amounts
 
     start = (0,) * len(names)
-    path = shortest_path(start, steps, lambda amounts: target in amounts, 100_000)  # type: ignore[operator]
+    path = shortest_path(start, steps, lambda amounts: target in amounts, 100_000)
     if path is None:
         return Solution(judge=judge)
     detour = [f"fill {names[0]}", f"empty {names[0]}", *path]
@@ -980,7 +982,7 @@ def knight_swap(question: str) -> Solution:
     jumps = {place: [other for other in places if is_jump(place, other)] for place in places}
 
     def steps(state: State) -> Iterator[tuple[str, State]]:
-        whites, blacks, colour = state  # type: ignore[misc]
+        whites, blacks, colour = state
         own, others = (whites, blacks) if colour == "w" else (blacks, whites)
         for source in sorted(own):
             for target in jumps[source]:
@@ -990,7 +992,7 @@ def knight_swap(question: str) -> Solution:
                     yield f"{colour},{source},{target}", after
 
     def is_swapped(state: State) -> bool:
-        return state[0] == black and state[1] == white  # type: ignore[index]
+        return state[0] == black and state[1] == white
 
     start = (white, black, first)
     path = shortest_path(start, steps, is_swapped, 1_000_000)
@@ -1053,7 +1055,7 @@ def rush_hour(question: str) -> Solution:
         return [(row, index) for index in length] if is_level[name] else [(index, column) for index in length]
 
     def steps(state: State) -> Iterator[tuple[str, State]]:
-        places = list(state)  # type: ignore[call-overload]
+        places = list(state)
         taken = set(walls)
         for name, at in zip(names, places, strict=True):
             taken.update(cells_of(name, at))
@@ -1069,7 +1071,7 @@ def rush_hour(question: str) -> Solution:
     red = names.index("A")
     last = width - len(parts["A"])
     start = tuple(parts[name][0][1 if is_level[name] else 0] for name in names)
-    path = shortest_path(start, steps, lambda state: state[red] == last, 60_000)  # type: ignore[index]
+    path = shortest_path(start, steps, lambda state: state[red] == last, 60_000)
     if path is None:
         return undecided("the search of 60,000 positions found no way out")
     return Solution([" ".join(path)])
@@ -1101,7 +1103,7 @@ def sokoban(question: str) -> Solution:
 
     def steps(state: State) -> Iterator[tuple[str, State]]:
         for letter in DIRECTIONS:
-            following = after(state, letter)  # type: ignore[arg-type]
+            following = after(state, letter)
             if following is not None:
                 yield letter, following
 
@@ -1112,7 +1114,7 @@ def sokoban(question: str) -> Solution:
         return state is not None and state[1] <= goals
 
     start = (player, boxes)
-    path = shortest_path(start, steps, lambda state: state[1] <= goals, 20_000)  # type: ignore[index]
+    path = shortest_path(start, steps, lambda state: state[1] <= goals, 20_000)
     return Solution([] if path is None else ["".join(path)], judge)
 
 
