@@ -35,6 +35,9 @@ START_ALLOWANCE_S = 120.0
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 """The first and the longest delay between two attempts to restart a worker."""
+LONGEST_PAUSE_S = 60.0
+"""The longest pause before the restart of a worker that died of a request. The pause is a second longer for each worker
+that died before it, without a reply between. So an hour without memory fails few requests."""
 ATTEMPTS = 2
 """A request fails after it has killed this many workers."""
 MAX_REPLY_BYTES = 1 << 30
@@ -221,6 +224,8 @@ class WorkerPool:
         self._turn = asyncio.Lock()
         self._replacements: set[asyncio.Task[None]] = set()
         self._is_open = False
+        self._deaths = 0
+        """Workers that died in a row."""
 
     async def start(self) -> None:
         """Start all workers in parallel. If a worker cannot start, kill all workers and raise EnvironmentSetupError."""
@@ -240,18 +245,23 @@ class WorkerPool:
         """
         for _ in range(ATTEMPTS):
             worker = await self._borrow()
+            pause_s = 0.0
             try:
-                return await worker.ask(message, limit_s)
+                reply = await worker.ask(message, limit_s)
+                self._deaths = 0
+                return reply
             except WorkerDiedError as error:
                 if not self._is_open:
                     raise PoolClosedError from error
                 died = error
+                pause_s = min(self._deaths, LONGEST_PAUSE_S)
+                self._deaths += 1
                 self._logger.warning("%s died of %s: %s.", worker.who, what, error)
             finally:
                 if worker.is_running:
                     self._idle.put_nowait(worker)
                 elif self._is_open:
-                    self._replace(worker)
+                    self._replace(worker, pause_s)
         raise WorkerDiedError(f"{ATTEMPTS} workers died of it, the last one because {died}")
 
     async def _borrow(self) -> WorkerProcess:
@@ -276,13 +286,14 @@ class WorkerPool:
         await asyncio.gather(*(worker.kill() for worker in self._workers))
         self._idle.put_nowait(None)
 
-    def _replace(self, worker: WorkerProcess) -> None:
+    def _replace(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
         self._counts["worker_restarts"] += 1
-        replacement = asyncio.create_task(self._start_again(worker))
+        replacement = asyncio.create_task(self._start_again(worker, pause_s))
         self._replacements.add(replacement)
         replacement.add_done_callback(self._replacements.discard)
 
-    async def _start_again(self, worker: WorkerProcess) -> None:
+    async def _start_again(self, worker: WorkerProcess, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
         while True:
             try:
                 await worker.start()
