@@ -1206,8 +1206,48 @@ def rubiks_cube(question: str) -> Solution:
 
 
 def tsumego(question: str) -> Solution:
-    """`Tsumego time. Black to play and capture some stones. Find the key move.`"""
-    return undecided("it needs a person who plays Go")
+    """`Tsumego time. Black to play and capture some stones. Find the key move.`
+
+    The solver looks one move ahead: it gives the moves that capture the most stones at once. Whether a slower plan
+    captures more, only a player can say.
+    """
+    lines = re.findall(r"^ ?(\d+) ([.XO](?: [.XO])*)$", question, re.M)
+    stones = {(int(row), column): mark for row, line in lines for column, mark in enumerate(line.split())}
+
+    def captured(move: Cell) -> int:
+        board = {**stones, move: "X"}
+        taken: set[Cell] = set()
+        for cell, mark in board.items():
+            if mark == "O" and cell not in taken:
+                group, has_liberty = group_of(board, cell)
+                if not has_liberty:
+                    taken |= group
+        return len(taken)
+
+    counts = {move: captured(move) for move, mark in stones.items() if mark == "."}
+    most = max(counts.values())
+    if most == 0:
+        return undecided("no move captures at once")
+    answers = ["ABCDEFGHIJKLMNOPQRST"[column] + str(row) for (row, column), count in counts.items() if count == most]
+    return Solution(answers, why=f"captures {most} at once")
+
+
+def group_of(board: Mapping[Cell, str], start: Cell) -> tuple[set[Cell], bool]:
+    """The stones that are joined to this stone, and whether one of them has a free cell beside it."""
+    group = {start}
+    waiting = [start]
+    has_liberty = False
+    while waiting:
+        row, column = waiting.pop()
+        for down, right in NEIGHBOURS:
+            beside = (row + down, column + right)
+            mark = board.get(beside)
+            if mark == ".":
+                has_liberty = True
+            if mark == board[start] and beside not in group:
+                group.add(beside)
+                waiting.append(beside)
+    return group, has_liberty
 
 
 def arc_agi(question: str) -> Solution:
