@@ -352,6 +352,14 @@ def intermediate_integration_clarified(entry: Entry) -> str:
     return f"Here {' and '.join(meanings[name] for name in names)}."
 
 
+# --- jugs
+
+
+def jugs_is_sound(entry: Entry) -> bool:
+    """The search for a solution gives up early. Where it says that there is none, there mostly is one."""
+    return "No solution" not in str(entry["answer"])
+
+
 # --- knight_swap
 
 
@@ -431,6 +439,14 @@ def manipulate_matrix_clarified(entry: Entry) -> str:
     if re.search("Rotate the matrix (90|270) degrees", entry["question"]):
         sentences.append("Rotations are clockwise.")
     return " ".join(sentences)
+
+
+# --- maze
+
+
+def maze_clarified(entry: Entry) -> str:
+    """A step could be diagonal."""
+    return "Each step goes up, down, left or right."
 
 
 # --- number_filtering
@@ -534,12 +550,37 @@ def propositional_logic_is_sound(entry: Entry) -> bool:
     return any(is_conclusion(formula, letters, joined) for formula in short_formulas(letters))
 
 
+def propositional_logic_clarified(entry: Entry) -> str:
+    """A premise, and much that is weaker than the premises, follows from them too."""
+    return (
+        "Give a new statement, in fewer letters and connectives than the premises, that says all that the premises say "
+        "about its letters."
+    )
+
+
+# --- puzzle24
+
+
+def puzzle24_clarified(entry: Entry) -> str:
+    """`You can only use each number once` also lets a number be left out."""
+    return "Use all four numbers."
+
+
 # --- quantum_lock
 
 
 def quantum_lock_clarified(entry: Entry) -> str:
     """The text lets a press of any button toggle the light, and the key lets some buttons do nothing."""
     return "A button that is marked with a colour of the light can only be pressed while the light has that colour."
+
+
+# --- rearc
+
+
+def rearc_is_sound(entry: Entry) -> bool:
+    """Nobody can know a colour that neither an example nor the test input shows."""
+    shown = set(re.findall(r"\d", entry["question"]))
+    return shown.issuperset(re.findall(r"\d", str(entry["answer"])))
 
 
 # --- sentence_reordering
@@ -710,18 +751,25 @@ QUESTIONS: Mapping[str, Mending] = {
     "intermediate_integration": Mending(
         corrected=intermediate_integration_corrected, clarified=intermediate_integration_clarified
     ),
+    "jugs": Mending(is_sound=jugs_is_sound),
     "knight_swap": Mending(is_sound=knight_swap_is_sound),
     "leg_counting": Mending(clarified=leg_counting_clarified),
     "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
     "letter_counting": Mending(clarified=letter_counting_clarified),
     "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
+    "maze": Mending(clarified=maze_clarified),
     "number_filtering": Mending(is_sound=number_filtering_is_sound),
     "number_sequence": Mending(is_sound=number_sequence_is_sound),
     "polynomial_equations": Mending(is_sound=polynomial_equations_is_sound),
     "pool_matrix": Mending(clarified=pool_matrix_clarified),
     "power_function": Mending(clarified=power_function_clarified),
-    "propositional_logic": Mending(is_sound=propositional_logic_is_sound),
+    "propositional_logic": Mending(
+        is_sound=propositional_logic_is_sound,
+        clarified=propositional_logic_clarified,
+    ),
+    "puzzle24": Mending(clarified=puzzle24_clarified),
     "quantum_lock": Mending(clarified=quantum_lock_clarified),
+    "rearc": Mending(is_sound=rearc_is_sound),
     "sentence_reordering": Mending(corrected=sentence_reordering_corrected, clarified=sentence_reordering_clarified),
     "simple_geometry": Mending(is_sound=simple_geometry_is_sound),
     "string_manipulation": Mending(clarified=string_manipulation_clarified),

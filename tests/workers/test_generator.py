@@ -81,7 +81,7 @@ async def test_items_are_those_that_reasoning_gym_makes_whatever_the_hash_seed_h
 
 
 async def test_an_item_whose_program_gives_something_else_each_time_says_so(generator: ProcessGenerator) -> None:
-    drawn, known = [await generator.generate("codeio", seed, {}) for seed in (26, 0)]
+    drawn, known = [await generator.generate("codeio", seed, {}) for seed in (26, 1)]
     assert drawn["metadata"][DIFFERS_NEXT_TIME] and DIFFERS_NEXT_TIME not in known["metadata"]
     assert not is_sound("codeio", drawn) and is_sound("codeio", known)
     assert drawn == await generator.generate("codeio", 26, {}), "it is the same item each time all the same"
