@@ -223,7 +223,7 @@ class Run:
         return self._questions
 
     def eval_set_of(self, problems: Sequence[Problem]) -> EvalSet:
-        """The description of the questions that an evaluation asks: ours, or those that a subclass has chosen."""
+        """The description of the questions that an evaluation asks: ours, or the choice of a subclass."""
         ours = self._questions
         if ours is not None and problems == ours.problems:
             return ours

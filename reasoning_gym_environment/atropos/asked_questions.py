@@ -50,7 +50,7 @@ class QuestionsOfHook:
     """
 
     def __init__(self, env: Hooks, questions: EvalSet) -> None:
-        """`questions` are those of `asked_questions`, in the order of the environment's list. They are not hashable."""
+        """`questions` come from `asked_questions`, in the order of the environment's list. They are not hashable."""
         self._env = env
         self._items: dict[int, TestItem] = {}
         for problem, item in zip(questions, env.test_items_with_scorers, strict=True):

@@ -109,7 +109,7 @@ class Evaluator:
         ask: Ask | None = None,
         show_progress: bool = False,
     ) -> list[dict[str, Any]]:
-        """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes those that `answers` lacks.
+        """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes what `answers` lacks.
 
         `answers` receives each scored sample immediately. While its disk is full or hangs, samples wait in memory, and
         no further requests go out. Raises EnvironmentSetupError if the disk refuses a sample for another reason.

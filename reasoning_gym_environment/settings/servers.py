@@ -12,7 +12,7 @@ PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
 
 STARS = "***"
-"""What logs and files have in place of a key."""
+"""Logs and files have this text in place of a key."""
 
 
 class Server(APIServerConfig):

@@ -10,8 +10,8 @@ levels, the ladder uses the second way. If that gives fewer than two levels too,
 default config into parts. A task without a curriculum has a single level, its default config.
 
 At the end, the ladder excludes the levels at which an answer without work earns too much: a constant, a copy, or what a
-cheap rule makes of the question. A level at which it is right on over 0.3 of the items is kept only if there is no
-other, and a level at which it is right on over a half only if there is no such level either.
+cheap rule makes of the question. The ladder keeps a level with a share above 0.3 only if all levels have such a
+share, and a level with a share above a half only if all levels have that.
 
 Each start of the program computes all ladders, because configs hold types that a data file cannot. This takes about
 0.2 s for the measured release of reasoning-gym. There, for all but two tasks (NEEDS_WORDS), a config that validates is

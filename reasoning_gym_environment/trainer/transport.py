@@ -16,11 +16,11 @@ TIMEOUT_S = 300.0
 """A request that takes longer than this fails and is retried.
 
 run-api answers nothing while it encodes a batch for its trainer: about 40 s for 1,024 sequences of 4,096 tokens. A
-group whose request fails meanwhile is accepted afterwards all the same, and the trainer gets it twice.
+group whose request fails meanwhile is accepted afterwards as well, and the trainer gets it twice.
 """
 
 CONNECT_TIMEOUT_S = 10.0
-"""The same for the connection alone. The operating system accepts it at once, even while run-api is busy."""
+"""The same for the connection alone. The operating system accepts it immediately, even while run-api is busy."""
 
 FINAL_CODES = (413, 422)
 """Answers to a group that are final. Any other refusal, such as 404, may come from a gateway whose API restarts."""
@@ -52,7 +52,7 @@ class RefusedError(ApiError):
 
 
 class Transport:
-    """Sends requests to one trajectory API. Each request and each group has a connection of its own."""
+    """Sends requests to one trajectory API. Each request and each group has a separate connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -107,7 +107,7 @@ class _SingleConnection:
 
     The API shows its trainer on the connection that then carries the group. If it restarts in between, the request for
     the group fails, and no group reaches an API that knows no trainer. Where the other end closes the connection after
-    each answer, a second connection carries the group, at once after the first.
+    each answer, a second connection carries the group, directly after the first.
     """
 
     def __init__(self) -> None:

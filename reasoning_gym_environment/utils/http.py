@@ -37,7 +37,7 @@ async def exchange(
     url: str,
     **options: Any,
 ) -> Answer:
-    """Make one request. `options` are those of `aiohttp.ClientSession.request`. Raises NoAnswerError."""
+    """Make one request. `options` go to `aiohttp.ClientSession.request`. Raises NoAnswerError."""
     try:
         async with session.request(method, url, **options) as response:
             text = await response.text(errors="replace")

@@ -3,8 +3,8 @@
     an item of reasoning-gym ── is_sound ──no──> another item takes its place
                                    └────yes───> mended: its key is right, and its question has one meaning
 
-reasoning-gym makes items whose own answer is wrong, and questions that an honest reader can take in two ways, of which
-one is paid. For each task with such items, the table QUESTIONS says what is done, and chooses what keeps most of them:
+reasoning-gym makes items whose own answer is wrong, and questions that an honest reader can take in two ways. Training
+pays one of them. For each task with such items, the table QUESTIONS has the mending that keeps most of its items:
 
     is_sound     false if the item has no right answer, or if nothing says which of two readings is meant
     corrected    the right answer, where it follows from the question
@@ -81,7 +81,7 @@ def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
 def aiw_is_sound(entry: Entry) -> bool:
     """Matilda is one of the women in both circles, and all other women there are her colleagues. Some keys count her.
 
-    A man whose sister has one brother, himself, is asked about his brother.
+    Some questions are about the brother of a man whose sister has one brother, himself.
     """
     question = entry["question"]
     if "Matilda" in question:
@@ -92,7 +92,7 @@ def aiw_is_sound(entry: Entry) -> bool:
 
 
 def aiw_clarified(entry: Entry) -> str:
-    """Nothing says that the man of the question is a brother of the woman."""
+    """The question does not say that the man is a brother of the woman."""
     man = _man_without_a_family(entry)
     if man is None:
         return ""
@@ -158,7 +158,7 @@ RUNS_PROGRAMS = "codeio"
 """The task whose answers are the outputs of programs."""
 
 DIFFERS_NEXT_TIME = "differs_next_time"
-"""Metadata key of an item that comes out differently if it is made again with other random numbers."""
+"""Metadata key of an item that differs if other random numbers are drawn."""
 
 
 def codeio_is_sound(entry: Entry) -> bool:
@@ -174,7 +174,7 @@ def codeio_is_sound(entry: Entry) -> bool:
 
 
 def coin_flip_clarified(entry: Entry) -> str:
-    """A rounded number is not the probability that is asked for."""
+    """The question does not say how many decimals the answer needs."""
     return "Give the exact probability, as a fraction or with all its decimals."
 
 
@@ -512,7 +512,7 @@ def polynomial_equations_is_sound(entry: Entry) -> bool:
 
 
 def pool_matrix_clarified(entry: Entry) -> str:
-    """Nothing says what becomes of a window that the edge cuts off."""
+    """The question does not mention windows that the edge cuts off."""
     metadata = entry["metadata"]
     if metadata["rows"] % metadata["pool_size"] == 0 and metadata["cols"] % metadata["pool_size"] == 0:
         return ""
@@ -578,7 +578,7 @@ def quantum_lock_clarified(entry: Entry) -> str:
 
 
 def rearc_is_sound(entry: Entry) -> bool:
-    """Nobody can know a colour that neither an example nor the test input shows."""
+    """Some outputs have a colour that neither an example nor the test input shows."""
     shown = set(re.findall(r"\d", entry["question"]))
     return shown.issuperset(re.findall(r"\d", str(entry["answer"])))
 
@@ -632,7 +632,7 @@ def string_manipulation_clarified(entry: Entry) -> str:
 
 
 def string_synthesis_clarified(entry: Entry) -> str:
-    """A cycle can go on with the next rule, or begin again with the first."""
+    """After a rule, a cycle can continue with the next rule or with the first."""
     return "Each time, apply the first rule of the list that can be applied, and then begin again with rule 1."
 
 
@@ -782,4 +782,4 @@ QUESTIONS: Mapping[str, Mending] = {
     ),
     "tsumego": Mending(is_sound=tsumego_is_sound),
 }
-"""What is done about the questions of each task that has faults."""
+"""The mending of each task that has faults."""
