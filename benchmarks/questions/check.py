@@ -11,8 +11,6 @@ keys, and the answers of the solver, are graded as training grades them:
 A solver is a function in solvers/, of the name of its task:
 
     def chain_sum(question: str) -> Solution: ...
-
-The table of all tasks, docs/questions.md, is made of these results by table.py.
 """
 
 from __future__ import annotations
