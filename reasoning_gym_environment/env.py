@@ -282,7 +282,8 @@ class ReasoningGymEnv(BaseEnv):
         try:
             await super().wandb_log(metrics)
         except Exception as error:  # noqa: BLE001
-            self.run.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
+            what = "metrics not logged to wandb"
+            self.run.failures.note("metrics_not_logged_to_wandb", what, f"{type(error).__name__}: {error}")
         forget_timings(self.server.servers)
 
     async def setup_wandb(self) -> None:

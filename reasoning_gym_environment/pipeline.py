@@ -49,8 +49,11 @@ logger = logging.getLogger(__name__)
 ScoreMethod: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[ScoredDataGroup | None]]
 """`ReasoningGymEnv.score`: from the rollout dicts of one item to a scored group, or None."""
 
-GIVEN_UP = "item given up, no completions"
-"""Requests of such an item may be the cause of the outages."""
+FAULT = "error_in_the_environment"
+"""The failure that costs a group, and that nobody has foreseen."""
+
+GIVEN_UP = "item_given_up"
+"""The failure of an item whose requests may be the cause of the outages."""
 
 
 class GroupPipeline:
@@ -129,8 +132,9 @@ class GroupPipeline:
         sent = len(payload["tokens"])
         changed = sent - len(group.rollouts)
         if changed:
-            kind = "sequences changed by score() of a subclass, they are sent but not in the dumps and metrics"
-            self.run.failures.note(kind, f"{changed} of {sent} in a group of {group.problem.task}")
+            what = "sequences changed by score() of a subclass, they are sent but not in the dumps and metrics"
+            detail = f"{changed} of {sent} in a group of {group.problem.task}"
+            self.run.failures.note("sequences_changed_by_a_subclass", what, detail)
 
     # --- complete
 
@@ -176,7 +180,8 @@ class GroupPipeline:
         run = self.run
         problem = group.problem
         unavailable_since = run.inference.servers.unavailable_since
-        kind = "item dropped, no completions"
+        name = "item_dropped"
+        what = "item dropped, no completions"
         item = f"item {problem.index}, {problem.task}"
         is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
         if run.mode.has_trainer and problem.is_of_stream and not is_refused:
@@ -185,12 +190,14 @@ class GroupPipeline:
             if unavailable_since is not None:
                 failed_at = unavailable_since if began < unavailable_since else None
             ledger = run.stream.ledger
-            kind = "item requeued, no completions"
+            name = "item_requeued"
+            what = "item requeued, no completions"
             if not ledger.requeue(problem, failed_at=failed_at, in_outage=in_outage):
-                kind = GIVEN_UP
+                name = GIVEN_UP
+                what = "item given up, no completions"
                 item += f", after {ledger.failures(problem)} failures"
         reason = error.advice if isinstance(error, RequestRefusedError) else str(error)
-        run.failures.note(kind, f"{item}: {reason}")
+        run.failures.note(name, what, f"{item}: {reason}")
         self.finish(group, GroupOutcome.INFERENCE_FAILED)
 
     # --- grade, reward, record
@@ -296,7 +303,7 @@ class GroupPipeline:
 
     def drop(self, group: Group | None, outcome: GroupOutcome, reason: str) -> None:
         """Log that a scored group is not sent, and finish the attempt."""
-        self.run.failures.note("group dropped", reason)
+        self.run.failures.note("group_dropped", "group dropped", reason)
         self.finish(group, outcome)
 
     def drop_if_unfinished(self, group: Group) -> None:
@@ -323,9 +330,9 @@ class GroupPipeline:
 
     def note_fault(self, group: Group, error: Exception) -> None:
         """Log an unforeseen error, the first one with its traceback, and finish the attempt."""
-        kind = "error in the environment, its group is lost"
         failures = self.run.failures
-        failures.note(kind, f"{group.problem.task}: {type(error).__name__}: {error}")
-        if failures.counts[kind] == 1:
+        detail = f"{group.problem.task}: {type(error).__name__}: {error}"
+        failures.note(FAULT, "error in the environment, its group is lost", detail)
+        if failures.counts[FAULT] == 1:
             logger.error("First occurrence, with traceback. Please report it.", exc_info=error)
         self.finish(group, GroupOutcome.FAULT)

@@ -359,13 +359,13 @@ class World:
     def dropped(self) -> int:
         """Items that were dropped without completions, also before the run was resumed."""
         counts = self.run.failures.counts
-        return self.dropped_before + counts["item dropped, no completions"] + counts[GIVEN_UP]
+        return self.dropped_before + counts["item_dropped"] + counts[GIVEN_UP]
 
     def check_nothing_is_lost(self) -> None:
         """Every item that was ever drawn is either pending or finished, and what is repeated was counted."""
         self.check_items()
         repeated = len(self.api.accepted) - len(set(self.api.accepted))
-        may_be_repeated = self.run.failures.counts["group sent again, the trainer may get it twice"]
+        may_be_repeated = self.run.failures.counts["group_sent_again"]
         assert repeated <= may_be_repeated
         assert self.api.accepted_without_trainer == 0
 

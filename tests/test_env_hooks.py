@@ -116,7 +116,7 @@ async def test_training_goes_on_without_wandb(
         env.items_sent_this_step = 100
         await ServeLoop(env)._take_step(step)
     assert env.state.step == 3
-    assert env.run.failures.counts == {"metrics not logged to wandb": 3}
+    assert env.run.failures.counts == {"metrics_not_logged_to_wandb": 3}
     assert caplog.text.count("reset by peer") == 1
 
 

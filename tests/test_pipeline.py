@@ -100,7 +100,7 @@ async def test_a_caller_s_own_item_without_completions_is_dropped(
     monkeypatch.setattr(env.inference, "complete", AsyncMock(side_effect=InferenceError("no reply")))
     item = (build_messages(dataset[0]["question"]), dataset[0], dataset)
     assert await env.collect_trajectories(item) == (None, [])
-    assert env.run.failures.counts == {"item dropped, no completions": 1}
+    assert env.run.failures.counts == {"item_dropped": 1}
 
 
 def outcomes(env: Any) -> Counter[str]:

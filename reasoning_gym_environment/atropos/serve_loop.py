@@ -274,7 +274,8 @@ class ServeLoop:
             self._note_unsaved(error)
 
     def _note_unsaved(self, error: BaseException) -> None:
-        self._run.failures.note("checkpoint not saved, training continues", f"{type(error).__name__}: {error}")
+        what = "checkpoint not saved, training continues"
+        self._run.failures.note("checkpoint_not_saved", what, f"{type(error).__name__}: {error}")
 
     @property
     def is_evaluating(self) -> bool:
@@ -302,7 +303,7 @@ class ServeLoop:
             logger.warning("The run ends before its last evaluation has ended, which therefore has no results.")
         elif (error := evaluation.exception()) is not None:
             detail = f"{type(error).__name__}: {error}"
-            self._run.failures.note("evaluation failed, training continues", detail)
+            self._run.failures.note("evaluation_failed", "evaluation failed, training continues", detail)
             logger.error("The evaluation failed.", exc_info=error)
         self._changed.set()
 
@@ -343,7 +344,8 @@ class ServeLoop:
             self._has_no_item = item is None
             if item is None:
                 self._drawing = None
-                self._run.failures.note("get_next_item returned no item", f"it is called again every {NO_ITEM_S:g} s")
+                again = f"it is called again every {NO_ITEM_S:g} s"
+                self._run.failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
                 await asyncio.sleep(NO_ITEM_S)
             elif self.room > 0:
                 self._drawing = None
@@ -400,7 +402,8 @@ class ServeLoop:
                 raise
         except Exception as error:  # noqa: BLE001
             if is_finished:
-                self._run.failures.note("error in cleanup, after a group", f"{type(error).__name__}: {error}")
+                what = "error in cleanup, after a group"
+                self._run.failures.note("error_in_cleanup", what, f"{type(error).__name__}: {error}")
             else:
                 env.pipeline.note_fault(group, error)
         return is_made
@@ -439,7 +442,7 @@ class ServeLoop:
 
     def _report_stuck(self) -> None:
         detail = f"there is room for {self.room}; {len(self._groups)} are in progress; {self._waits_for()}"
-        self._run.failures.note("no group has started for a minute", detail)
+        self._run.failures.note("no_group_has_started_for_a_minute", "no group has started for a minute", detail)
 
     def _is_silent(self, since: float) -> bool:
         """Whether run-api accepts requests, and has answered none."""

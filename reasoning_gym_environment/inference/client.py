@@ -216,9 +216,9 @@ class InferenceClient:
                     reply = await _reply_in_time(server, prompt, parameters)
                     return self._completions_of(reply, server, prompt, parameters.split, sampled_at)
             except ServerBusyError as error:
-                self.events.note("requests put off, the server is busy", str(error))
+                self.events.note("requests_put_off", "requests put off, the server is busy", str(error))
             except InferenceError as error:
-                self.events.note("requests failed", str(error))
+                self.events.note("requests_failed", "requests failed", str(error))
                 raise
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
@@ -249,8 +249,9 @@ class InferenceClient:
             invalid_reason, detail = self._invalid(raw, split)
             if invalid_reason:
                 problem = detail
-                kind = f"completions with {invalid_reason}, sent without advantage"
-                self.events.note(kind, f"{server.address}: {detail}")
+                what = f"completions with {invalid_reason}, sent without advantage"
+                name = f"completions with {invalid_reason}".replace(" ", "_")
+                self.events.note(name, what, f"{server.address}: {detail}")
             completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
         # The tokens of invalid completions are replaced, but they were generated.

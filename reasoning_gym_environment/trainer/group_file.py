@@ -61,8 +61,8 @@ class GroupFile:
             self._note_lost(str(write.exception()))
 
     def _note_lost(self, why: str) -> None:
-        kind = "group not written to data_path_to_save_groups, sending it anyway"
-        self._failures.note(kind, f"{self._path}: {why}")
+        what = "group not written to data_path_to_save_groups, sending it anyway"
+        self._failures.note("group_not_written_to_data_path_to_save_groups", what, f"{self._path}: {why}")
 
     # --- methods that run in the thread of `_disk`
 

@@ -62,7 +62,8 @@ RESEND_S = 1.0
 
 NO_NEW_GROUPS = "no new groups are started"
 
-IN_DOUBT = "registration in doubt, run-api may keep its share until it is restarted"
+IN_DOUBT = "registration_in_doubt"
+SENT_AGAIN = "group_sent_again"
 """An answer was lost, so that nobody knows the number of a registration, or whether it is still valid."""
 
 SMALLEST_CHANGE = 0.001
@@ -206,7 +207,8 @@ class TrajectoryApi:
         return is_same
 
     def _note_doubt(self, error: ApiError) -> None:
-        self._failures.note(IN_DOUBT, str(error))
+        what = "registration in doubt, run-api may keep its share until it is restarted"
+        self._failures.note(IN_DOUBT, what, str(error))
 
     async def take_over_limits(self) -> None:
         """Take over the trainer's batch size and token limit.
@@ -389,7 +391,9 @@ class TrajectoryApi:
             except Exception as error:  # noqa: BLE001
                 # No code awaits this task, so the error would be lost, and the item would stay pending.
                 self._failures.note(
-                    "error while a group was delivered, the group is lost", f"{type(error).__name__}: {error}"
+                    "error_while_a_group_was_delivered",
+                    "error while a group was delivered, the group is lost",
+                    f"{type(error).__name__}: {error}",
                 )
                 outcome = GroupOutcome.FAULT
             if outcome is None:
@@ -402,7 +406,7 @@ class TrajectoryApi:
         limit = self._config.max_staleness_steps
         if 0 <= limit < state.step - sampled_at:
             detail = f"sampled at step {sampled_at}, now {state.step}"
-            self._failures.note("group too old for the trainer, dropped", detail)
+            self._failures.note("group_too_old_for_the_trainer", "group too old for the trainer, dropped", detail)
             return GroupOutcome.STALE
         if not self.is_available:
             return None
@@ -413,16 +417,19 @@ class TrajectoryApi:
         try:
             is_sent = await self._transport.offer({**payload, "env_id": state.env_id, "generation_params": parameters})
         except RefusedError as error:
-            self._failures.note("group refused by the trajectory API, dropped", str(error))
+            what = "group refused by the trajectory API, dropped"
+            self._failures.note("group_refused_by_the_trajectory_API", what, str(error))
             return GroupOutcome.SEND_FAILED
         except ApiError as error:
             if error.code is not None:
-                self._failures.note("group not accepted yet, it is sent again", str(error))
+                what = "group not accepted yet, it is sent again"
+                self._failures.note("group_not_accepted_yet", what, str(error))
             if error.is_gone and state.env_id is not None:
                 # The API may be back, as another process, before its status is requested again.
                 self._outage.failed(str(error), NO_NEW_GROUPS)
             if error.may_have_arrived:
-                self._failures.note("group sent again, the trainer may get it twice", str(error))
+                what = "group sent again, the trainer may get it twice"
+                self._failures.note(SENT_AGAIN, what, str(error))
             return None
         if not is_sent:
             return None

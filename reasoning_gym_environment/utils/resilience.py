@@ -189,40 +189,41 @@ class Outage:
 
 
 class RepeatedEvents:
-    """Counts events by kind, and logs a summary after every hundred events of a kind and at shutdown."""
+    """Counts events by name, and logs a summary after every hundred events of a name and at shutdown."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._unreported: dict[str, str] = {}
+        self._unreported: dict[str, tuple[str, str]] = {}
         self.counts: Counter[str] = Counter()
+        """By the name of the event, which is also the end of its metric."""
         self.last_detail = ""
 
-    def note(self, kind: str, detail: str) -> None:
-        """Count an event. Log it if it is the first of its kind, and a summary after every hundredth event."""
-        self.counts[kind] += 1
+    def note(self, name: str, what: str, detail: str) -> None:
+        """Count an event of this name. `what` says in the log what happened.
+
+        The log has the first event of a name, and a summary after every hundredth event.
+        """
+        self.counts[name] += 1
         self.last_detail = detail
-        if self.counts[kind] == 1:
-            self._log(kind, f"{detail.rstrip('.')}. Further events of this kind are counted.")
+        if self.counts[name] == 1:
+            self._log(what, f"{detail.rstrip('.')}. Further events of this kind are counted.")
             return
-        self._unreported[kind] = detail
-        if self.counts[kind] % SUMMARY_EVERY == 0:
-            self._summarise(kind)
+        self._unreported[name] = (what, detail)
+        if self.counts[name] % SUMMARY_EVERY == 0:
+            self._summarise(name)
 
     def summarise(self) -> None:
-        """Log a summary of each kind of event that has occurred again since its last log line."""
-        for kind in list(self._unreported):
-            self._summarise(kind)
+        """Log a summary of the events that have occurred again since their last log line."""
+        for name in list(self._unreported):
+            self._summarise(name)
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Counts since the start, as `{prefix}_{kind}`. The name of a kind ends at its first comma."""
-        metrics = {}
-        for kind, count in self.counts.items():
-            name = kind.split(",")[0].replace(" ", "_")
-            metrics[f"{prefix}_{name}"] = float(count)
-        return metrics
+        """Counts since the start, as `{prefix}_{name}`."""
+        return {f"{prefix}_{name}": float(count) for name, count in self.counts.items()}
 
-    def _summarise(self, kind: str) -> None:
-        self._log(kind, f"{self.counts[kind]} times so far; last: {self._unreported.pop(kind)}")
+    def _summarise(self, name: str) -> None:
+        what, detail = self._unreported.pop(name)
+        self._log(what, f"{self.counts[name]} times so far; last: {detail}")
 
-    def _log(self, kind: str, text: str) -> None:
-        self._logger.warning("%s: %s", kind[:1].upper() + kind[1:], text)
+    def _log(self, what: str, text: str) -> None:
+        self._logger.warning("%s: %s", what[:1].upper() + what[1:], text)

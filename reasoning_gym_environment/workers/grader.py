@@ -153,6 +153,7 @@ class SandboxGrader:
         self._counts["refused_answers"] += len(refused)
         for verdict in refused:
             self._refusals.note(
+                task,
                 f"an answer to {task} is wrong, and reasoning-gym's own verifier pays it (docs/verifiers.md)",
                 verdict.detail,
             )

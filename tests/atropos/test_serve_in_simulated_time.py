@@ -340,7 +340,7 @@ def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_fo
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = serves(5 * STALL_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
-    assert world.run.failures.counts["no group has started for a minute"] >= 3
+    assert world.run.failures.counts["no_group_has_started_for_a_minute"] >= 3
     assert "waiting for the next item; tasks whose items are being made: lcm" in caplog.text
 
 
@@ -384,7 +384,7 @@ def test_an_error_in_cleanup_does_not_count_the_group_once_more() -> None:
 
     world = serves(20.0, plan)
     assert outcomes_of(world).keys() == {"sent", "cancelled"}
-    assert world.run.failures.counts["error in cleanup, after a group"] >= len(world.api.accepted) > 0
+    assert world.run.failures.counts["error_in_cleanup"] >= len(world.api.accepted) > 0
     world.check_nothing_is_lost()
 
 

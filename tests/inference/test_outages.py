@@ -52,7 +52,7 @@ async def test_an_item_that_fails_while_others_work_is_requeued_and_then_given_u
     monkeypatch.setattr(pending_items, "MAX_TRIES", 2)
     made = [await make_group(env, lambda index: index == 1) for _ in range(10)]
     assert made.count(1) == 2
-    assert env.run.failures.counts == Counter({"item requeued, no completions": 1, GIVEN_UP: 1})
+    assert env.run.failures.counts == Counter({"item_requeued": 1, GIVEN_UP: 1})
     assert 1 not in [index for index, *_ in env.run.stream.state_dict()["pending"]]
     assert re.search("Item given up, no completions: item 1, .*, after 2 failures: no route", caplog.text)
 
@@ -63,7 +63,7 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
     while len(set(asked)) < 12:
         asked.append(await make_group(env))
     assert env.inference.servers.unavailable_since is None
-    assert "item dropped, no completions" not in env.run.failures.counts
+    assert "item_dropped" not in env.run.failures.counts
     pending = [index for index, *_ in env.run.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item is repeated until it has completions"
 
@@ -85,7 +85,7 @@ async def test_failed_requests_are_summarised_at_shutdown(
     for _ in range(2):
         await make_group(env, lambda index: True)
     await env.close()
-    count = env.inference.events.counts["requests failed"]
+    count = env.inference.events.counts["requests_failed"]
     assert count > 1 and f"Requests failed: {count} times so far; last: no route" in caplog.text
 
 

@@ -16,7 +16,7 @@ from reasoning_gym_environment.trainer.group_file import MOST_WAITING, GroupFile
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 from testing.process_table import until
 
-KIND = "group not written to data_path_to_save_groups, sending it anyway"
+KIND = "group_not_written_to_data_path_to_save_groups"
 
 
 @pytest.fixture

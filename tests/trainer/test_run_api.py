@@ -439,8 +439,7 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
     settled: list[GroupOutcome] = []
     api.refused = {path: code}
     deliveries = [session.deliver(GROUP, None, settled.append) for _ in range(3)]
-    kind = "group not accepted yet, it is sent again"
-    await until(lambda: session._failures.counts[kind] >= 6)
+    await until(lambda: session._failures.counts["group_not_accepted_yet"] >= 6)
     assert not settled
     api.refused = {}
     await asyncio.gather(*deliveries)

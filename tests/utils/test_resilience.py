@@ -185,8 +185,8 @@ def test_the_first_event_of_a_kind_is_told_in_full_and_every_hundredth_and_the_e
     events.summarise()
     assert events.metrics("x") == {}
     for number in range(SUMMARY_EVERY + 2):
-        events.note("a failed, its group is lost", f"detail {number}.")
-    events.note("b", "another")
+        events.note("a_failed", "a failed, its group is lost", f"detail {number}.")
+    events.note("b", "b", "another")
     events.summarise()
     events.summarise()
     assert len(caplog.messages) == 4 and "102 times so far; last: detail 101." in caplog.messages[-1]
