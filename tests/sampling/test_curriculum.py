@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult, TaskLevel
 from reasoning_gym_environment.sampling.item_maker import TOO_LONG
 from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -189,6 +189,21 @@ def test_totals_cover_the_tasks_observed() -> None:
         "maze": {"level": 2, "complexity": 0.5, "recent_accuracy": 1.0, "adjustments": 2, "groups": 6}
         | {"groups_processed": 6, "history_length": 0, "adjustable": False},
     }
+
+
+def test_a_task_that_moved_once_has_adjustments() -> None:
+    subject = curriculum()
+    observe(subject, [RIGHT] * 3)
+    assert subject.stats()["tasks_with_adjustments"] == 1
+
+
+def test_a_new_task_has_no_more_evidence_than_one_that_has_just_moved() -> None:
+    moved = TaskLevel()
+    moved.add(1.0, target=0.7)
+    moved.go_to(0)
+    new = TaskLevel()
+    assert (new.groups_at_level, new.evidence_up, new.evidence_down) == (0, 0.0, 0.0)
+    assert (moved.groups_at_level, moved.evidence_up, moved.evidence_down) == (0, 0.0, 0.0)
 
 
 def test_the_recent_accuracy_forgets_old_groups() -> None:
