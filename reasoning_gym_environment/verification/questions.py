@@ -387,6 +387,18 @@ def leg_counting_clarified(entry: Entry) -> str:
     return "Count a starfish as having 5 legs." if "starfish" in entry["question"] else ""
 
 
+# --- letter_counting
+
+
+def letter_counting_clarified(entry: Entry) -> str:
+    """The key counts capitals too."""
+    letter = entry["metadata"]["target_letter"]
+    text = " ".join(entry["metadata"]["span"])
+    if text.count(letter) == text.lower().count(letter.lower()):
+        return ""
+    return "Capital letters count too."
+
+
 # --- mahjong_puzzle
 
 
@@ -410,18 +422,6 @@ def _mahjong_result(new_card: str, hand: str) -> str:
         return "Peng"
     distances = {ord(card) - ord(new_card) for card in hand}
     return "Chi" if any(map(distances.issuperset, _CHI)) else "Pass"
-
-
-# --- letter_counting
-
-
-def letter_counting_clarified(entry: Entry) -> str:
-    """The key counts capitals too."""
-    letter = entry["metadata"]["target_letter"]
-    text = " ".join(entry["metadata"]["span"])
-    if text.count(letter) == text.lower().count(letter.lower()):
-        return ""
-    return "Capital letters count too."
 
 
 # --- manipulate_matrix
@@ -754,8 +754,8 @@ QUESTIONS: Mapping[str, Mending] = {
     "jugs": Mending(is_sound=jugs_is_sound),
     "knight_swap": Mending(is_sound=knight_swap_is_sound),
     "leg_counting": Mending(clarified=leg_counting_clarified),
-    "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
     "letter_counting": Mending(clarified=letter_counting_clarified),
+    "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
     "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
     "maze": Mending(clarified=maze_clarified),
     "number_filtering": Mending(is_sound=number_filtering_is_sound),
