@@ -90,13 +90,16 @@ class PatientWriter:
         while True:
             if self.hangs and not self._may_wait:
                 raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer")
+            # An attempt that began before `stop_waiting` is not the last one: the disk may have space since then.
+            is_last = not self._may_wait
             try:
                 await self._answer(self._disk.submit(self._append, record))
             except OSError as error:
-                if error.errno not in PASSING or not self._may_wait:
+                if error.errno not in PASSING or is_last:
                     raise
                 self._outage.failed(str(error), self._remedy)
-                await asyncio.sleep(RETRY_S)
+                if self._may_wait:
+                    await asyncio.sleep(RETRY_S)
             else:
                 self._outage.over()
                 return

@@ -1,13 +1,16 @@
-"""A file system that is really full delays records and loses none. Needs root, to mount a small one."""
+"""A full disk delays records and loses none. One test needs root, to mount a small file system that is really full."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +58,47 @@ async def test_records_wait_for_space_and_each_is_in_the_file_once_and_whole(
     assert (
         "The disk of the records is unavailable ([Errno 28] No space left on device); Free some space." in caplog.text
     )
+
+
+# --- the last attempt, when the command ends
+
+
+class SlowDisk:
+    """Its first call fails once `answers` is set, as long as it is full."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.answers = threading.Event()
+        self.calls = 0
+        self.stays_full = False
+
+    def append(self, record: dict[str, Any]) -> None:
+        self.calls += 1
+        self.begun.set()
+        self.answers.wait(60)
+        if self.calls == 1 or self.stays_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def end_during_the_first_attempt(disk: SlowDisk) -> PatientWriter:
+    writer = PatientWriter(disk.append, name="groups", remedy="free some space")
+    writing = asyncio.ensure_future(writer.write({}))
+    await asyncio.to_thread(disk.begun.wait, 60)
+    writer.stop_waiting()
+    disk.answers.set()
+    await writing
+    return writer
+
+
+async def test_an_attempt_that_began_before_the_end_is_not_the_last() -> None:
+    disk = SlowDisk()
+    writer = await end_during_the_first_attempt(disk)
+    assert (disk.calls, writer.lost) == (2, 0)
+
+
+async def test_a_disk_that_stays_full_is_tried_once_more_and_no_longer() -> None:
+    disk = SlowDisk()
+    disk.stays_full = True
+    with pytest.raises(OSError, match="No space left"):
+        await end_during_the_first_attempt(disk)
+    assert disk.calls == 2
