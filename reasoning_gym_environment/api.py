@@ -23,8 +23,8 @@ from .errors import EnvironmentSetupError
 from .evaluation.questions import EvalSet
 from .evaluation.results import EvalResults, EvalSample, summarise
 from .evaluation.runner import graded_sample
-from .inference.prompts import as_dicts, build_messages
-from .records import Completion, Problem, Score
+from .inference.prompts import as_dicts, build_messages, system_message
+from .records import AnswerFormat, Completion, Problem, Score
 from .runtime import Runtime
 from .sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress
 from .scoring.rewards import base_reward
@@ -61,7 +61,7 @@ Answers: TypeAlias = Texts | Sequence[Texts]
 
 @dataclass(frozen=True)
 class PromptedProblem(Problem):
-    """A problem with its prompt: `messages` are the system and the user message, in the form of chat APIs.
+    """A problem with its prompt: `messages` are the system message, if any, and the user message, as in chat APIs.
 
     `entry` is the item as reasoning-gym made it (`question`, `answer`, `metadata`). Do not change it.
     """
@@ -95,7 +95,8 @@ class Tasks:
     argument), `exclude_tasks`, `task_weights` (relative to 1), `task_overrides` ({task: {config field: value}}) and
     `task_modules` (dotted names or .py files that register your own datasets) choose the tasks. `complexity_mode`
     chooses their levels: None (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards),
-    "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest). Others are
+    "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest). `answer_format` ("tags",
+    "boxed" or "text") is the form of answers, and `system_prompt` the system message. Others are
     `allow_unguarded_tasks`, `verification`, `sandbox`, `partial_credit` ("exact" by default), `num_generation_workers`
     and `num_scoring_workers` (both 1 by default). The short names `include`, `exclude`, `weights`, `overrides`,
     `modules` and `allow_unguarded` are accepted too. `item_timeout_s` is the processor time that an item may take.
@@ -154,7 +155,7 @@ class Tasks:
         if config is None:
             config = config_of(task, served.overrides)
         _check_item(task, item)
-        return _of_item(task, item, config, served.category)
+        return _of_item(self.settings, task, item, config, served.category)
 
     def make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         """Make the item of a seed and a config again. Problems have both; the config may have been stored as JSON.
@@ -171,7 +172,7 @@ class Tasks:
         typed = config_from_json(task, config)
         is_strict = self.settings.verification == "strict"
         entry = await self._runtime.generator.generate(task, seed, typed, mends=is_strict)
-        return replace(_of_item(task, entry, typed), seed=seed)
+        return replace(_of_item(self.settings, task, entry, typed), seed=seed)
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.
@@ -186,7 +187,7 @@ class Tasks:
 
     async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         problem = await self._runtime.training_item(task, seed, level)
-        return _prompted(problem)
+        return _prompted(problem, self.settings)
 
     def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
@@ -246,6 +247,7 @@ class ItemStream:
             curriculum_target_accuracy=curriculum_target_accuracy,
         )
         self._item_source = tasks._runtime.item_source(settings, too_long=too_long)
+        self._settings = settings
         self._seed = settings.seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
@@ -262,7 +264,7 @@ class ItemStream:
         # Concurrent callers get the problems in the order of their index.
         async with self._turn:
             problem = await self._item_source.stream.next()
-        return _prompted(problem)
+        return _prompted(problem, self._settings)
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         """An endless iteration over the problems."""
@@ -373,11 +375,11 @@ class HeldOut:
     @property
     def problems(self) -> list[PromptedProblem]:
         """The questions, in order."""
-        return [_prompted(problem) for problem in self._thread.run(self._questions())]
+        return [_prompted(problem, self._settings) for problem in self._thread.run(self._questions())]
 
     async def problems_async(self) -> list[PromptedProblem]:
         """The questions, in order, for callers with an event loop."""
-        return [_prompted(problem) for problem in await self._thread.wait(self._questions())]
+        return [_prompted(problem, self._settings) for problem in await self._thread.wait(self._questions())]
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
@@ -429,9 +431,11 @@ class HeldOut:
         questions = await self._questions()
 
         async def sample(number: int, attempt: int, text: str) -> EvalSample:
+            problem = questions.problems[number]
             graded = await graded_sample(
                 self._runtime.scorer,
-                questions.problems[number],
+                problem,
+                _messages(problem, self._settings),
                 _completion(text),
                 attempt,
                 thinking_opened=thinking_opened,
@@ -463,22 +467,24 @@ def grade(
     completion: str,
     *,
     config: TaskConfig | None = None,
+    answer_format: str = AnswerFormat.TAGS,
     thinking_opened: bool = False,
 ) -> Grade:
     """Grade a completion for an item of reasoning-gym, in a sandbox that runs until this process ends.
 
     `item` is as reasoning-gym made it (`question`, `answer`, `metadata`) from `config` (default: the task's own
-    config). Its metadata must be intact, so it must not have been stored as JSON. The reward is 1 for a right answer
-    and 0 for a wrong answer. `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes
-    other settings.
+    config). Its metadata must be intact, so it must not have been stored as JSON. The answer has the form of
+    `answer_format`: "tags", "boxed" or "text". The reward is 1 for a right answer and 0 for a wrong answer.
+    `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes other settings.
 
     Raises UnknownNameError for an unknown task or parameter, and EnvironmentSetupError for an item that is not one of
     this task.
     """
     whole_config = config_of(task, config)
     _check_item(task, item)
-    problem = _of_item(task, item, whole_config)
     thread, runtime = _sandbox.get("", _start_sandbox)
+    settings = checked(TasksSettings, answer_format=answer_format)
+    problem = _of_item(settings, task, item, whole_config)
     [made] = thread.run(_grades(runtime, problem, [completion], thinking_opened))
     return made
 
@@ -489,10 +495,12 @@ async def grade_async(
     completion: str,
     *,
     config: TaskConfig | None = None,
+    answer_format: str = AnswerFormat.TAGS,
     thinking_opened: bool = False,
 ) -> Grade:
     """Like `grade`, for callers with an event loop."""
-    return await asyncio.to_thread(grade, task, item, completion, config=config, thinking_opened=thinking_opened)
+    options: Any = {"config": config, "answer_format": answer_format, "thinking_opened": thinking_opened}
+    return await asyncio.to_thread(grade, task, item, completion, **options)
 
 
 # --- the implementation
@@ -548,15 +556,33 @@ def _check_item(task: str, item: Any) -> None:
         raise EnvironmentSetupError(f"item: expected an item of {task}, got an item of {maker}. Name the task {maker}.")
 
 
-def _of_item(task: str, item: Entry, config: TaskConfig, category: str = "") -> PromptedProblem:
-    problem = Problem(task, category, split="own", index=-1, seed=0, config=config, entry=dict(item))
-    return _prompted(problem)
+def _of_item(
+    settings: TasksSettings,
+    task: str,
+    item: Entry,
+    config: TaskConfig,
+    category: str = "",
+) -> PromptedProblem:
+    problem = Problem(
+        task,
+        category,
+        split="own",
+        index=-1,
+        seed=0,
+        config=config,
+        entry=dict(item),
+        answer_format=settings.answer_format,
+    )
+    return _prompted(problem, settings)
 
 
-def _prompted(problem: Problem) -> PromptedProblem:
+def _prompted(problem: Problem, settings: TasksSettings) -> PromptedProblem:
     values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
-    messages = as_dicts(build_messages(problem.question))
-    return PromptedProblem(**values, messages=tuple(messages))
+    return PromptedProblem(**values, messages=_messages(problem, settings))
+
+
+def _messages(problem: Problem, settings: TasksSettings) -> tuple[dict[str, str], ...]:
+    return tuple(as_dicts(build_messages(problem.question, system_message(settings))))
 
 
 def _completion(text: str) -> Completion:

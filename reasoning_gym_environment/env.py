@@ -42,8 +42,9 @@ from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve
 from .errors import EnvironmentSetupError
+from .inference.chat_tokenizer import ChatTokenizer
 from .inference.client import InferenceClient
-from .inference.prompts import TokenBudget, system_prompt
+from .inference.prompts import Prompts, system_message, system_prompt
 from .inference.server_types import adapters_of
 from .inference.spending import Spending
 from .items import (
@@ -110,13 +111,25 @@ class ReasoningGymEnv(BaseEnv):
         """`(rg_item, dataset)` of each held-out question. `setup` or the first evaluation fills the list."""
         self.eval_metrics: list[tuple[str, Any]] = []
         self.state = RunState(config.group_size, config.batch_size, config.total_steps)
-        self.inference = InferenceClient(
-            adapters_of(self.server.servers, self.tokenizer, config.context_length),
+        tokenizer = ChatTokenizer(
             self.tokenizer,
             config.tokenizer_name,
+            template=config.chat_template,
+            template_kwargs=config.chat_template_kwargs,
+            has_system=system_message(config) is not None,
+        )
+        self.inference = InferenceClient(
+            adapters_of(self.server.servers, self.tokenizer, config.context_length),
+            tokenizer,
             spending=Spending(config.limit_tokens),
         )
-        self.budget = TokenBudget(config.max_token_length, self.state, self.inference)
+        self.prompts = Prompts(
+            tokenizer,
+            config,
+            max_token_length=config.max_token_length,
+            trainer=self.state,
+            servers=self.inference,
+        )
         self.settings_as_yaml = ""
         """All settings of the command `evaluate`, which it writes beside its results."""
         self.group_file: GroupSink | None = None
@@ -143,7 +156,7 @@ class ReasoningGymEnv(BaseEnv):
             self.config,
             self.mode,
             inference=self.inference,
-            budget=self.budget,
+            prompts=self.prompts,
             state=self.state,
             own=self._own,
             run_id=self._run_id,
@@ -188,7 +201,7 @@ class ReasoningGymEnv(BaseEnv):
         """
         if not rollout_group_data:
             return None
-        group, completions = group_of_dicts(rollout_group_data)
+        group, completions = group_of_dicts(rollout_group_data, self.config.answer_format)
         payload = await self.pipeline.score(group, completions)
         if "group" not in rollout_group_data[0]:
             # Other code has made the dicts, so this is not a step of the pipeline, which would do the rest.

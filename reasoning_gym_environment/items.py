@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, cast
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError
-from .records import Completion, Group, Outcome, Problem, Rollout, Score, outcome_of
+from .records import AnswerFormat, Completion, Group, Outcome, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
 Item: TypeAlias = tuple[Any, dict[str, Any], Any]
@@ -64,14 +64,14 @@ def item_of(group: Group) -> Item:
     return messages, group.problem.entry, ProblemDataset(group)
 
 
-def group_of(item: Any) -> Group:
-    """The group of an item. An item that this package has not made gets a new group.
+def group_of(item: Any, answer_format: AnswerFormat = AnswerFormat.TAGS) -> Group:
+    """The group of an item. An item that this package has not made gets a new group, with answers in `answer_format`.
 
     `get_next_item` of a subclass may have changed the prompt or the entry of our item. Then the group has them.
     """
     given_messages, entry, dataset = item
     messages = [dict(message) for message in given_messages]
-    problem = problem_of(entry, dataset)
+    problem = problem_of(entry, dataset, answer_format)
     if not isinstance(dataset, ProblemDataset):
         return Group(problem, messages)
     group = dataset.group
@@ -109,12 +109,16 @@ def rollout_dicts(item: Item, group: Group, completions: Sequence[Completion]) -
 
 def group_of_dicts(
     rollouts: Sequence[Mapping[str, Any]],
+    answer_format: AnswerFormat,
 ) -> tuple[Group, list[Completion]]:
-    """The group and the completions of rollout dicts of one item. The last message of each dict is the completion."""
+    """The group and the completions of rollout dicts of one item. The last message of each dict is the completion.
+
+    The completions of an item that this package has not made have their answers in `answer_format`.
+    """
     first = rollouts[0]
     group = first.get("group")
     if group is None:
-        group = group_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]))
+        group = group_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]), answer_format)
     return group, [completion_of(rollout) for rollout in rollouts]
 
 
@@ -136,8 +140,9 @@ def _as_list(values: Sequence[int]) -> list[int]:
     return values if isinstance(values, list) else list(values)
 
 
-def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
-    """The problem of an item. `dataset` is a ProblemDataset or a dataset of reasoning-gym.
+def problem_of(entry: dict[str, Any], dataset: Any, answer_format: AnswerFormat = AnswerFormat.TAGS) -> Problem:
+    """The problem of an item. `dataset` is a ProblemDataset, or a dataset of reasoning-gym, whose prompts ask for
+    answers in `answer_format`.
 
     Raises EnvironmentSetupError for another object.
     """
@@ -163,6 +168,7 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
         seed=int(seed or 0),
         config=fields,
         entry=entry,
+        answer_format=answer_format,
     )
 
 

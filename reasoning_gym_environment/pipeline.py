@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
-from .inference.prompts import RequestParameters, as_dicts, build_messages
+from .inference.prompts import RequestParameters, as_dicts
 from .items import (
     Item,
     group_of,
@@ -68,7 +68,7 @@ class GroupPipeline:
         """The next problem of the stream, whose prompt leaves room for a completion."""
         problem = await self.run.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
-        return Group(problem, as_dicts(build_messages(problem.question)))
+        return Group(problem, as_dicts(self.run.prompts.messages(problem.question)))
 
     # --- the whole way from a problem to a scored group
 
@@ -79,7 +79,7 @@ class GroupPipeline:
         waits for completions, the item is requeued. Once the completions are there, the group is scored and recorded
         all the way. An unforeseen error costs this group and nothing else.
         """
-        group = group_of(item)
+        group = group_of(item, self.run.config.answer_format)
         # The item may have had a group before.
         group.rollouts = []
         group.is_sampled = False
@@ -142,8 +142,8 @@ class GroupPipeline:
         """The completions of a problem. None come back if the attempt has ended without any."""
         run = self.run
         config = run.config
-        prompt = run.inference.render(group.messages)
-        max_tokens = run.budget.of_completion(len(prompt.tokens))
+        prompt = run.prompts.render(group.messages)
+        max_tokens = run.prompts.room_for_training(len(prompt.tokens))
         if max_tokens is None:
             # The caller brought this item, or the trainer has lowered its limit since the item was drawn.
             if group.problem.is_of_stream:
@@ -209,12 +209,13 @@ class GroupPipeline:
         """
         run = self.run
         config = run.config
-        scores = await run.runtime.scorer.score(group.problem, completions, thinking_opened=run.thinking_opened)
+        opened = run.prompts.thinking_opened
+        scores = await run.runtime.scorer.score(group.problem, completions, thinking_opened=opened)
         group.rollouts = rollouts_of(
             completions,
             scores,
             config.partial_credit,
-            max_token_length=run.budget.longest_sequence,
+            max_token_length=run.prompts.longest_sequence,
             mask_too_long=config.mask_too_long_completions,
             min_tokens=config.min_completion_tokens,
         )

@@ -27,6 +27,14 @@ CORRECT_THRESHOLD = 0.5
 """A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""
 
 
+class AnswerFormat(StrEnum):
+    """The form in which the prompt asks for the answer; scoring/extraction.py reads it."""
+
+    TAGS = "tags"
+    BOXED = "boxed"
+    TEXT = "text"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One generated item, and everything needed to generate it again.
@@ -34,7 +42,8 @@ class Problem:
     `config` is the reasoning-gym config without `seed` and `size`: with `seed` it is the whole recipe,
     `create_dataset(task, seed=seed, size=1, **config)[0] == entry`. `entry` is the item exactly as
     reasoning-gym returned it (`question`, `answer`, `metadata`); it must not be changed. `level` and
-    `complexity` (0 easiest, 1 hardest) are None when reasoning-gym's own defaults were used.
+    `complexity` (0 easiest, 1 hardest) are None when reasoning-gym's own defaults were used. `answer_format` is the
+    form in which the prompt asks for the answer.
     """
 
     task: str
@@ -46,6 +55,7 @@ class Problem:
     entry: dict[str, Any]
     level: int | None = None
     complexity: float | None = None
+    answer_format: AnswerFormat = AnswerFormat.TAGS
 
     @cached_property
     def question(self) -> str:

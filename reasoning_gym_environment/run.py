@@ -20,7 +20,7 @@ from typing import Any
 from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
-from .inference.prompts import TokenBudget, build_messages
+from .inference.prompts import Prompts
 from .items import ProblemDataset, TestItem
 from .records import Group, Problem
 from .runtime import Runtime
@@ -92,7 +92,7 @@ class Run:
         item_source: ItemSource,
         *,
         inference: InferenceClient,
-        budget: TokenBudget,
+        prompts: Prompts,
         state: RunState,
         own: SubclassState,
         run_id: str,
@@ -108,12 +108,11 @@ class Run:
         self.item_source = item_source
         self.stream = item_source.stream
         self.inference = inference
-        self.budget = budget
+        self.prompts = prompts
         self.state = state
         self.own = own
         self.failures = RepeatedEvents(logger)
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
-        self.thinking_opened = inference.render(build_messages("")).thinking_opened
         self.api = TrajectoryApi(config, state, self.failures, Transport(config.rollout_server_url))
         self.group_file = group_file or GroupFile(config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
@@ -130,7 +129,7 @@ class Run:
         mode: Mode,
         *,
         inference: InferenceClient,
-        budget: TokenBudget,
+        prompts: Prompts,
         state: RunState,
         own: SubclassState,
         run_id: str,
@@ -147,7 +146,7 @@ class Run:
             runtime.check_held_out(config)
             item_source = runtime.item_source(
                 config,
-                too_long=budget.too_long,
+                too_long=prompts.too_long,
                 # `evaluate` draws no training items.
                 held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),
                 may_overtake=mode.allows_overtaking,
@@ -158,7 +157,7 @@ class Run:
                 runtime,
                 item_source,
                 inference=inference,
-                budget=budget,
+                prompts=prompts,
                 state=state,
                 own=own,
                 run_id=run_id,
@@ -172,6 +171,7 @@ class Run:
         """What a checkpoint holds, by name."""
         return {
             **self.item_source.stateful,
+            "prompts": self.prompts,
             "group_outcomes": self.telemetry.outcomes,
             "dumps": self.telemetry.dumps,
             "subclass": self.own,
@@ -182,9 +182,8 @@ class Run:
         return Evaluator(
             self.inference,
             Scorer(self.runtime.grader, native=config.eval_verification == "native"),
-            budget=self.budget.of_evaluation,
+            prompts=self.prompts,
             concurrency=self.inference.room("eval"),
-            thinking_opened=self.thinking_opened,
             completions=config.eval_completions,
             temperature=config.eval_temperature,
             partial_credit=config.eval_partial_credit,

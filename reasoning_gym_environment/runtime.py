@@ -232,4 +232,10 @@ class Runtime:
         # The published results include items without a right answer.
         strict = self.settings.verification == "strict" and not is_published
         catalog = self.catalog if catalog is None else catalog
-        return ItemMaker(catalog, self.generator, strict=strict, **options)
+        return ItemMaker(
+            catalog,
+            self.generator,
+            strict=strict,
+            answer_format=self.settings.answer_format,
+            **options,
+        )

@@ -8,8 +8,9 @@ from typing import Any
 
 from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 
+from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
+from reasoning_gym_environment.inference.prompts import RequestParameters
 from reasoning_gym_environment.inference.server_pool import RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import RawCompletion, Reply, ServerAdapter
 

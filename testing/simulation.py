@@ -19,13 +19,14 @@ from unittest import mock
 from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
 from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
 from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
+from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, TokenBudget
+from reasoning_gym_environment.inference.prompts import Prompts, RequestParameters
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import group_of, group_of_dicts, item_of
 from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
-from reasoning_gym_environment.records import Verdict
+from reasoning_gym_environment.records import AnswerFormat, Verdict
 from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_item_source
@@ -186,8 +187,15 @@ class World:
     def _make_run(self, slow_s: float, levels: int) -> None:
         state = RunState(GROUP_SIZE, -1, 10**9)
         server = FakeServer(self._sample)
-        self.inference = InferenceClient([server], TOKENIZER, "bytes", policy=RetryPolicy(3, 0.5, 4.0))
-        self.budget = TokenBudget(self.config.max_token_length, state, self.inference)
+        tokenizer = ChatTokenizer(TOKENIZER, "bytes")
+        self.inference = InferenceClient([server], tokenizer, policy=RetryPolicy(3, 0.5, 4.0))
+        self.prompts = Prompts(
+            tokenizer,
+            self.config,
+            max_token_length=self.config.max_token_length,
+            trainer=state,
+            servers=self.inference,
+        )
         catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
         grader: Any = SimulatedGrader()
         self.generator = SimulatedGenerator(slow_s)
@@ -208,7 +216,7 @@ class World:
             runtime,
             item_source,
             inference=self.inference,
-            budget=self.budget,
+            prompts=self.prompts,
             state=state,
             own=SubclassState(7),
             run_id="run",
@@ -323,7 +331,7 @@ class World:
             self.sampling -= 1
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> Any:
-        return await self.pipeline.score(*group_of_dicts(rollout_group_data))
+        return await self.pipeline.score(*group_of_dicts(rollout_group_data, AnswerFormat.TAGS))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         await asyncio.sleep(self.hook_s)

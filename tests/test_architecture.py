@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
 
 RANKS = [
-    {"records", "errors"},
+    {"records", "errors", "thinking"},
     {"utils"},
     {"tasks"},
     {"verification"},

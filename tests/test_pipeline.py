@@ -10,7 +10,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, build_messages
+from reasoning_gym_environment.inference.chat_tokenizer import Prompt
+from reasoning_gym_environment.inference.prompts import RequestParameters, build_messages
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import group_of
 from reasoning_gym_environment.records import Completion

@@ -47,7 +47,8 @@ from examples.demo.model import (
     stored_views,
     views,
 )
-from reasoning_gym_environment.inference.prompts import build_messages, render, system_prompt
+from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer
+from reasoning_gym_environment.inference.prompts import as_dicts, build_messages, system_prompt
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
@@ -160,6 +161,7 @@ def near_miss(answer: str, others: Sequence[str], rng: random.Random) -> str:
 def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int, wrong: float) -> list[tuple[list[int], int]]:
     """(tokens of prompt and completion, where the completion begins), shuffled."""
     rng, made = random.Random(seed), []
+    chat = ChatTokenizer(tokenizer, "of the tiny model")
     for task, each in TASKS.items():
         for level in levels_of(task, levels):
             entries = items(task, level, seed, each)
@@ -168,7 +170,7 @@ def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int, wrong: flo
                 told = str(entry["answer"])
                 if rng.random() < wrong:
                     told = near_miss(told, known, rng)
-                prompt = render(tokenizer, build_messages(entry["question"])).tokens
+                prompt = chat.render(as_dicts(build_messages(entry["question"]))).tokens
                 reply = f"<think>{THOUGHT}</think><answer>{told}</answer>{tokenizer.eos_token}"
                 tokens = prompt + tokenizer.encode(reply, add_special_tokens=False)
                 if len(tokens) <= MAX_SEQUENCE:

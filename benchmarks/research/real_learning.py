@@ -63,7 +63,8 @@ from benchmarks.research.samplers.thompson import ThompsonTasks
 from benchmarks.research.samplers.weighted import WeightedTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
-from reasoning_gym_environment.inference.prompts import build_messages, render
+from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer
+from reasoning_gym_environment.inference.prompts import as_dicts, build_messages
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.levels import level_chooser
@@ -155,6 +156,7 @@ class World:
     def __init__(self, warm_start: Path) -> None:
         library.load()
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(WARM_START)
+        self.chat_tokenizer = ChatTokenizer(self.tokenizer, "warm start")
         self.weights = warm_start
 
     @functools.cache  # noqa: B019  (one world a process)
@@ -195,10 +197,10 @@ class World:
         fields = {name: value for name, value in config.items() if name not in ("seed", "size")}
         dataset = library.create_dataset(task, seed=seed, size=count, **fields)
         entries = [dataset[index] for index in range(count)]
-        return [
-            Question(task, level, entry, tuple(render(self.tokenizer, build_messages(entry["question"])).tokens))
-            for entry in entries
-        ]
+        return [Question(task, level, entry, tuple(self._prompt(entry["question"]))) for entry in entries]
+
+    def _prompt(self, question: str) -> list[int]:
+        return self.chat_tokenizer.render(as_dicts(build_messages(question))).tokens
 
     def score(self, question: Question, text: str, strict: bool = True) -> Verdict:
         found = extract_answer(text)

@@ -35,7 +35,8 @@ async def asked_questions(env: Hooks) -> EvalSet:
     """The questions of `env.test_items_with_scorers`, which a subclass may have edited or replaced."""
     run = env.run
     await make_questions(env)
-    problems = [problem_of(entry, dataset) for entry, dataset in env.test_items_with_scorers]
+    answer_format = env.config.answer_format
+    problems = [problem_of(entry, dataset, answer_format) for entry, dataset in env.test_items_with_scorers]
     return run.eval_set_of(problems)
 
 
@@ -66,9 +67,13 @@ class QuestionsOfHook:
             raise
         except Exception as error:  # noqa: BLE001
             reason = f"rollout_and_score_eval failed: {type(error).__name__}: {error}"
-            return sample_of(problem, attempt, unscored_fields(reason))
-        sample = samples[-1] if samples else sample_of(problem, attempt, unscored_fields(None))
+            return self._unscored(problem, attempt, reason)
+        sample = samples[-1] if samples else self._unscored(problem, attempt, None)
         return {**sample, "attempt": attempt, **_fields_of_hook(sample, score)}
+
+    def _unscored(self, problem: Problem, attempt: int, reason: str | None) -> dict[str, Any]:
+        messages = self._env.run.prompts.messages(problem.question)
+        return sample_of(problem, messages, attempt, unscored_fields(reason))
 
 
 def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:
@@ -86,7 +91,8 @@ def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:
 
 async def rollout_and_score(env: Hooks, test_item: TestItem) -> float | None:
     """What `rollout_and_score_eval` does: the score of one question, or None if it could not be scored."""
-    sample = await env.run.evaluator.evaluate_one(problem_of(*test_item))
+    problem = problem_of(*test_item, env.config.answer_format)
+    sample = await env.run.evaluator.evaluate_one(problem)
     with contextlib.suppress(LookupError):
         # If other code calls the method, the sample is unused.
         _samples_of_hook.get().append(sample)

@@ -305,11 +305,16 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], wo
         problems.append("With several servers, their settings cannot be given as flags.")
     if given["openai"] and not servers:
         servers = [{}]
-    servers = [start["openai"] | server | given["openai"] for server in servers]
+    given_servers = [server | given["openai"] for server in servers]
+    servers = [start["openai"] | server for server in given_servers]
     env = file["env"] | given["env"]
     if command != "serve" and servers and servers[0]["server_type"] == "openai":
         # Such a server exchanges text, so the number of tokens is only estimated.
         env.setdefault("tokenizer_name", "none")
+    models = [server["model_name"] for server in given_servers if server.get("model_name")]
+    if models:
+        # The default tokenizer belongs to the default model.
+        env.setdefault("tokenizer_name", models[0])
 
     known = [*settings(environment), "env", "openai", "config"]
     values = _only_known("", file | given[""], known, unknown)

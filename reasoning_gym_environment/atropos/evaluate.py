@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import logging
 import os
 import shutil
@@ -23,7 +22,6 @@ from ..evaluation.results import (
     task_table,
 )
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
-from ..inference.prompts import system_prompt
 from ..run import Mode, Run
 from ..storage.append_log import lock
 from ..telemetry.telemetry import keep_newest_metrics
@@ -42,7 +40,7 @@ async def evaluate_command(env: Hooks) -> None:
     """The command `evaluate`, with an environment that is not set up yet. Raises EnvironmentSetupError."""
     preflight.refuse_testing(env.inference)
     config = env.config
-    await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
+    await preflight.check_offline_use(config, env.inference, env.prompts, evaluates=True)
     await env.setup()
     if config.dry_run:
         questions = await asked_questions(env)
@@ -223,8 +221,8 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "temperature": config.eval_temperature,
         "n": config.eval_completions,
-        "max_new_tokens": run.budget.of_evaluation(0),
-        "system_prompt": hashlib.sha256(system_prompt.encode()).hexdigest()[:16],
+        "max_new_tokens": run.prompts.room_for_evaluation(0),
+        **run.prompts.identity,
         "verification": config.eval_verification,
         "partial_credit": config.eval_partial_credit,
         "grading": grading(config.eval_verification),

@@ -12,7 +12,7 @@ from atroposlib.envs.base import ScoredDataGroup
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 from ..inference.client import InferenceClient
-from ..inference.prompts import TokenBudget
+from ..inference.prompts import Prompts
 from ..items import Item, TestItem
 from ..pipeline import GroupPipeline
 from ..run import Run
@@ -28,7 +28,7 @@ class Hooks(Protocol):
 
     config: ReasoningGymEnvConfig
     inference: InferenceClient
-    budget: TokenBudget
+    prompts: Prompts
     server: ServerManager
     max_num_workers: int
     items_sent_this_step: int

@@ -27,14 +27,9 @@ from ..errors import (
     RequestRefusedError,
     UnreadableReplyError,
 )
+from ..inference.chat_tokenizer import EstimatedTokens, Prompt
 from ..inference.client import InferenceClient
-from ..inference.prompts import (
-    EstimatedTokens,
-    Prompt,
-    RequestParameters,
-    TokenBudget,
-    build_messages,
-)
+from ..inference.prompts import Prompts, RequestParameters
 from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..settings.environment import ReasoningGymEnvConfig
@@ -180,17 +175,16 @@ def _may_train_from_text() -> bool:
 
 def first_request(
     config: ReasoningGymEnvConfig,
-    inference: InferenceClient,
-    budget: TokenBudget,
+    prompts: Prompts,
     *,
     evaluates: bool = False,
 ) -> tuple[Prompt, RequestParameters]:
     """A short first request with the same parameters as the later requests, so that a refusal comes at the start."""
-    prompt = inference.render(build_messages(FIRST_QUESTION))
+    prompt = prompts.of_question(FIRST_QUESTION)
     if evaluates:
-        room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+        room = prompts.room_for_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
         return prompt, RequestParameters(1, room, config.eval_temperature, split="eval")
-    room = budget.of_completion(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+    room = prompts.room_for_training(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
     return prompt, RequestParameters(config.group_size, room, config.train_temperature, config.train_top_p)
 
 
@@ -220,19 +214,19 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
     await _wait_until_reachable([adapter.health_url for adapter in inference.adapters])
 
 
-async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget) -> None:
+async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, prompts: Prompts) -> None:
     """For serve: raise EnvironmentSetupError if a server refuses the first request.
 
     The run itself handles all other failures.
     """
-    prompt, parameters = first_request(config, inference, budget)
+    prompt, parameters = first_request(config, prompts)
     await asyncio.gather(*(_ask_once(adapter, prompt, parameters) for adapter in inference.adapters))
 
 
 async def check_offline_use(
     config: ReasoningGymEnvConfig,
     inference: InferenceClient,
-    budget: TokenBudget,
+    prompts: Prompts,
     *,
     evaluates: bool = False,
 ) -> None:
@@ -246,7 +240,7 @@ async def check_offline_use(
         await asyncio.gather(*(adapter.find_context() for adapter in adapters))
         return
     _check_wandb(config)
-    prompt, parameters = first_request(config, inference, budget, evaluates=evaluates)
+    prompt, parameters = first_request(config, prompts, evaluates=evaluates)
     problems = await asyncio.gather(*(_probe(adapter.health_url) for adapter in adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(

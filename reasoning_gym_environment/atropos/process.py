@@ -55,6 +55,10 @@ IDENTITY_SETTINGS = (
     "group_size",
     "max_token_length",
     "min_completion_tokens",
+    "answer_format",
+    "system_prompt",
+    "chat_template",
+    "chat_template_kwargs",
     "train_temperature",
     "train_top_p",
     "include_tasks",
@@ -102,7 +106,7 @@ async def process(env: Hooks) -> None:
         if groups.count >= config.total_steps:
             logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
         if groups.count < config.total_steps:
-            await preflight.check_offline_use(config, env.inference, env.budget)
+            await preflight.check_offline_use(config, env.inference, env.prompts)
             env.group_file = file
             await env.setup()
             await GroupWriter(env, groups, file).run()
@@ -228,9 +232,9 @@ class GroupWriter:
             await self._draw()
         if not self._drawn:
             return
-        lengths = [len(run.inference.render(messages).tokens) for messages, _, _ in self._drawn]
+        lengths = [len(run.prompts.render(messages).tokens) for messages, _, _ in self._drawn]
         length = round(fmean(lengths))
-        completion = run.budget.of_completion(length) or 0
+        completion = run.prompts.room_for_training(length) or 0
         most = self._missing * run.state.group_size * completion
         requests = self._missing * len(run.inference.request_sizes(run.state.group_size))
         logger.info("%s", run.inference.spending.plan(requests, requests * length, most))

@@ -57,7 +57,7 @@ async def serve(env: Hooks) -> None:
     preflight.refuse_testing(env.inference)
     preflight.raise_open_file_limit()
     await preflight.check_serve(env.config, env.inference)
-    first_request = preflight.check_first_request(env.config, env.inference, env.budget)
+    first_request = preflight.check_first_request(env.config, env.inference, env.prompts)
     await supervise(env.setup(), first_request)
     await register(env)
     await env.run.api.take_over_limits()

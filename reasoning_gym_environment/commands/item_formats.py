@@ -115,6 +115,7 @@ RECIPE_COLUMNS = {
     "config": "text",
     "level": "whole",
     "question_digest": "text",
+    "answer_format": "text",
 }
 VERL_COLUMNS = {
     "data_source": "text",

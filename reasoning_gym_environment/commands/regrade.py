@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +30,7 @@ from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.results import summarise
 from ..evaluation.runner import METRICS, SAMPLES, grading
-from ..records import Completion, FormatFailure, Outcome, Problem, to_json
+from ..records import AnswerFormat, Completion, FormatFailure, Outcome, Problem, to_json
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
 from ..scoring.rewards import base_reward, neutral_if_unscored
@@ -260,7 +261,7 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
     problem = await _problem(record, pairs[0][1][-2]["content"], runtime)
     completions = [_completion(row, messages[-1]["content"]) for row, messages in pairs]
     # The completions share their prompt. So if it opened the thinking for one completion, it did for all of them.
-    thinking_opened = any(map(_was_opened, rows, completions))
+    thinking_opened = any(map(partial(_was_opened, problem.answer_format), rows, completions))
     scores = await score_with_retry(runtime.scorer, problem, completions, thinking_opened=thinking_opened)
     credits = [base_reward(score, runtime.settings.partial_credit) for score in scores]
     answer = problem.entry.get("answer")
@@ -282,13 +283,14 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
 async def _problem(record: Mapping[str, Any], question: str, runtime: Runtime) -> Problem:
     task = record["task"]
     seed = int(record["seed"])
+    answer_format = AnswerFormat(record.get("answer_format", AnswerFormat.TAGS))
     config = config_from_json(task, dict(record["config"]))
     is_strict = runtime.settings.verification == "strict"
     # The completions may come from a run with the other kind of verification, which asks some questions differently.
     for mends in (is_strict, not is_strict):
         entry = await runtime.generator.generate(task, seed, config, mends=mends)
         if entry["question"] == question:
-            return Problem(task, "", "", -1, seed, config, entry)
+            return Problem(task, "", "", -1, seed, config, entry, answer_format=answer_format)
     raise GenerationError(f"the item of {task} with seed {seed} now has another question")
 
 
@@ -298,13 +300,14 @@ def _completion(row: Mapping[str, Any], text: str) -> Completion:
     return Completion(text, [], [], None, str(row.get("finish_reason")), invalid_reason)
 
 
-def _was_opened(row: Mapping[str, Any], completion: Completion) -> bool:
+def _was_opened(answer_format: AnswerFormat, row: Mapping[str, Any], completion: Completion) -> bool:
     """Whether the prompt opened the thinking.
 
     It did if the text counted as unfinished thinking, although the text itself leaves no thinking open.
     """
     failure = FormatFailure.UNFINISHED_THINKING
-    return row.get("format_failure") == failure.value and extract_answer(completion.text).failure is not failure
+    found = extract_answer(completion.text, answer_format=answer_format)
+    return row.get("format_failure") == failure.value and found.failure is not failure
 
 
 def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, InferenceError
-from ..inference.prompts import RequestParameters, build_messages
+from ..inference.prompts import Message, Prompts, RequestParameters
 from ..records import Completion, Outcome, Problem
 from ..sampling.seeds import question_digest
 from ..scoring.rewards import base_reward
@@ -67,9 +67,8 @@ class Evaluator:
     inference: InferenceClient
     scorer: Scorer
     _: KW_ONLY
-    budget: Callable[[int], int | None]
+    prompts: Prompts
     concurrency: int
-    thinking_opened: bool
     completions: int = 1
     temperature: float = 0.1
     partial_credit: PartialCredit = "exact"
@@ -82,9 +81,8 @@ class Evaluator:
         completion_tokens = 0
         for key, problem in self._problems_by_key(eval_set).items():
             if key not in answers.finished:
-                prompt = self.inference.render(build_messages(problem.question))
-                size = len(prompt.tokens)
-                budget = self.budget(size)
+                size = len(self.prompts.of_question(problem.question).tokens)
+                budget = self.prompts.room_for_evaluation(size)
                 if budget is not None:
                     requests += 1
                     prompt_tokens += size
@@ -139,7 +137,7 @@ class Evaluator:
         async def add_sample(key: AnswerKey) -> None:
             async with slots:
                 if spending.is_over:
-                    sample = sample_of(problems[key], key.attempt, unscored_fields(NO_TOKENS_LEFT))
+                    sample = self._unscored(problems[key], key.attempt, NO_TOKENS_LEFT)
                 else:
                     sample = await ask(problems[key], key.attempt)
                 sample["manifest"] = eval_set.manifest
@@ -170,10 +168,11 @@ class Evaluator:
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:
         """The sample of one completion, which has no score if the completion could not be requested or graded."""
-        prompt = self.inference.render(build_messages(problem.question))
-        budget = self.budget(len(prompt.tokens))
+        messages = self.prompts.messages(problem.question)
+        prompt = self.prompts.render(messages)
+        budget = self.prompts.room_for_evaluation(len(prompt.tokens))
         if budget is None:
-            return sample_of(problem, attempt, unscored_fields("prompt_too_long"))
+            return self._unscored(problem, attempt, "prompt_too_long")
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,
@@ -185,20 +184,26 @@ class Evaluator:
             [completion] = await self.inference.complete(prompt, parameters)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
-            return sample_of(problem, attempt, unscored_fields(f"inference failed: {error}"))
+            return self._unscored(problem, attempt, f"inference failed: {error}")
         return await graded_sample(
             self.scorer,
             problem,
+            messages,
             completion,
             attempt,
-            thinking_opened=self.thinking_opened,
+            thinking_opened=self.prompts.thinking_opened,
             partial_credit=self.partial_credit,
         )
+
+    def _unscored(self, problem: Problem, attempt: int, reason: str) -> dict[str, Any]:
+        messages = self.prompts.messages(problem.question)
+        return sample_of(problem, messages, attempt, unscored_fields(reason))
 
 
 async def graded_sample(
     scorer: Scorer,
     problem: Problem,
+    messages: Iterable[Message | Mapping[str, str]],
     completion: Completion,
     attempt: int,
     *,
@@ -208,9 +213,9 @@ async def graded_sample(
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
-        return sample_of(problem, attempt, unscored_fields(score.outcome.value), completion)
+        return sample_of(problem, messages, attempt, unscored_fields(score.outcome.value), completion)
     scored = sample_fields(score, base_reward(score, partial_credit))
-    return sample_of(problem, attempt, scored, completion)
+    return sample_of(problem, messages, attempt, scored, completion)
 
 
 # --- answers on disk, with which a killed evaluation resumes
@@ -223,7 +228,10 @@ SETTINGS = "evaluate_config.yaml"
 IDENTITY_SETTINGS = (
     "model_name",
     "manifest",
+    "answer_format",
     "system_prompt",
+    "chat_template",
+    "chat_template_kwargs",
     "temperature",
     "n",
     "max_new_tokens",

@@ -20,7 +20,6 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from ..errors import (
@@ -34,14 +33,8 @@ from ..errors import (
 from ..records import MASKED, Completion
 from ..utils.clock import now
 from ..utils.resilience import RepeatedEvents, cancel_and_wait, with_deadline
-from .prompts import (
-    Message,
-    Prompt,
-    RequestParameters,
-    build_messages,
-    check_tokenizer,
-    render,
-)
+from .chat_tokenizer import ChatTokenizer, Prompt
+from .prompts import RequestParameters
 from .server_pool import RetryPolicy, ServerPool
 from .servers import RawCompletion, Reply, ServerAdapter
 from .spending import Spending
@@ -71,26 +64,22 @@ TrainerStep = Callable[[], int | None]
 
 
 class InferenceClient:
-    """Samples completions. Raises EnvironmentSetupError for a tokenizer that does not fit."""
+    """Samples completions."""
 
     def __init__(
         self,
         adapters: Sequence[ServerAdapter],
-        tokenizer: Any,
-        tokenizer_name: str,
+        tokenizer: ChatTokenizer,
         *,
         policy: RetryPolicy | None = None,
         spending: Spending | None = None,
     ) -> None:
-        check_tokenizer(tokenizer, tokenizer_name)
         self.adapters = adapters
         self.spending = spending or Spending()
         self.servers = ServerPool(adapters, policy or RetryPolicy())
         self.events = RepeatedEvents(logger)
         """Failed requests, busy servers and invalid completions."""
         self._tokenizer = tokenizer
-        # Each prompt is rendered twice: to see whether its item fits, and for the request.
-        self._rendered = lru_cache(maxsize=64)(partial(render, tokenizer))
         self._refused: set[str] = set()
         """The prompts that the servers refused since their last answer."""
         self._refused_since = 0.0
@@ -130,15 +119,6 @@ class InferenceClient:
         for name, count in self.events.metrics("inference").items():
             values[name.replace("_", "/", 1)] = count
         return values
-
-    def render(self, messages: Sequence[Message | dict[str, str]]) -> Prompt:
-        """The prompt of these messages; see `prompts.render`."""
-        hashable = [tuple(dict(message).items()) for message in messages]
-        return self._rendered(tuple(hashable))
-
-    def prompt_length(self, question: str) -> int:
-        """The number of tokens in the prompt of a question."""
-        return len(self.render(build_messages(question)).tokens)
 
     async def complete(
         self, prompt: Prompt, parameters: RequestParameters, *, step: TrainerStep = lambda: None
@@ -273,7 +253,7 @@ class InferenceClient:
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
-        unknown = [token for token in raw.ids if not self._is_token(token)]
+        unknown = [token for token in raw.ids if not self._tokenizer.is_token(token)]
         if unknown:
             return "unknown_tokens", f"the tokenizer has no token {unknown[0]!r:.60}"
         problem = _problem_of(raw.logprobs or [], len(raw.ids))
@@ -292,14 +272,14 @@ class InferenceClient:
         logprobs = raw.logprobs
         text = raw.text
         if text is None:
-            known = [token for token in ids if self._is_token(token)]
-            text = self._tokenizer.decode(known, skip_special_tokens=True)
+            known = [token for token in ids if self._tokenizer.is_token(token)]
+            text = self._tokenizer.decode(known)
             if split == "eval":
                 ids = known
                 logprobs = None
         if invalid_reason:
             # One token remains, because trainers divide by the number of tokens.
-            ids = [self._tokenizer.eos_token_id or 0]
+            ids = [self._tokenizer.end_token]
             logprobs = None if logprobs is None else [0.0]
         return Completion(
             text=text,
@@ -309,13 +289,6 @@ class InferenceClient:
             finish_reason=str(raw.finish_reason),
             invalid_reason=invalid_reason,
         )
-
-    def _is_token(self, token: Any) -> bool:
-        return type(token) is int and token in self._vocabulary
-
-    @cached_property
-    def _vocabulary(self) -> frozenset[int]:
-        return frozenset(self._tokenizer.get_vocab().values())
 
 
 async def _reply_in_time(server: ServerAdapter, prompt: Prompt, parameters: RequestParameters) -> Reply:

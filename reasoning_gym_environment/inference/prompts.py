@@ -1,6 +1,6 @@
 """From a question to its prompt, and the room that the prompt leaves for a completion.
 
-    question ── build_messages ──> messages ── render ──> Prompt: the text and its tokens ── TokenBudget ──> max_tokens
+    question ── messages ──> messages ── ChatTokenizer.render ──> Prompt: the text and its tokens ──> max_tokens
 
 A sequence must stay below the trainer's `max_token_len`, or Atropos discards its whole group. Therefore the budget of a
 completion is the rest of that length after the prompt. The stream checks the length of a prompt when it draws the item,
@@ -9,15 +9,16 @@ so that it can draw another item instead.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
-import jinja2
-
 from ..errors import EnvironmentSetupError
-from ..records import MIN_COMPLETION_TOKENS
+from ..records import MIN_COMPLETION_TOKENS, AnswerFormat
+from ..settings.components import DEFAULT_PROMPT, TasksSettings
+from .chat_tokenizer import ChatTokenizer, Prompt
 
 Message = tuple[tuple[str, str], tuple[str, str]]
 """A chat message that can be hashed: `dict(message)` gives `{"role": ..., "content": ...}`."""
@@ -32,36 +33,54 @@ system_prompt = (
     "once, after the thinking section."
 )
 
+_BOXED_PROMPT = (
+    "You are a careful problem solver. Reason about the problem step by step before you commit to a result: explore, "
+    "check intermediate steps, and correct yourself where needed.\n\n"
+    "When you are done reasoning, give exactly one final answer inside \\boxed{}, for example \\boxed{42}. The box "
+    "must hold only the answer itself, in the form that the problem asks for, with no explanation or extra text, and "
+    "must appear once, after the reasoning."
+)
+
+_TEXT_PROMPT = (
+    "You are a careful problem solver. Think about the problem step by step before you reply: explore, check "
+    "intermediate steps, and correct yourself where needed.\n\n"
+    "Your reply must be the final answer alone, in the form that the problem asks for, with no explanation, no markup "
+    "and no extra text."
+)
+
+SYSTEM_PROMPTS = {
+    AnswerFormat.TAGS: system_prompt,
+    AnswerFormat.BOXED: _BOXED_PROMPT,
+    AnswerFormat.TEXT: _TEXT_PROMPT,
+}
+"""The system message that asks for the answer in each format."""
+
 EVAL_BUDGET_FACTOR = 2
 """Evaluation may use this many times the training token budget."""
 
-_TAGS = "<think>a</think><answer>b</answer>"
+
+def _digest(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def build_messages(question: str) -> tuple[Message, Message]:
-    """The prompt of a problem: the system message, then the question as the user message."""
-    system = (("role", "system"), ("content", system_prompt))
+def system_message(settings: TasksSettings) -> str | None:
+    """The text of the system message; None for prompts without a system message."""
+    if settings.system_prompt == DEFAULT_PROMPT:
+        return SYSTEM_PROMPTS[settings.answer_format]
+    return settings.system_prompt
+
+
+def build_messages(question: str, system: str | None = system_prompt) -> tuple[Message, ...]:
+    """The prompt of a problem: the system message, if there is one, then the question as the user message."""
     user = (("role", "user"), ("content", question))
-    return system, user
+    if system is None:
+        return (user,)
+    return (("role", "system"), ("content", system)), user
 
 
 def as_dicts(messages: Iterable[Message | Mapping[str, str]]) -> list[dict[str, str]]:
     """Messages in the form of chat APIs: `[{"role", "content"}, ...]`."""
     return [dict(message) for message in messages]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A rendered prompt: its messages, its text, and the token ids of the text."""
-
-    messages: list[dict[str, str]]
-    text: str
-    tokens: list[int]
-
-    @property
-    def thinking_opened(self) -> bool:
-        """Whether the chat template already opened `<think>` for the model."""
-        return self.text.rstrip().lower().endswith("<think>")
 
 
 @dataclass(frozen=True)
@@ -94,64 +113,6 @@ class RequestParameters:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def render(tokenizer: Any, messages: Sequence[Message | dict[str, str]]) -> Prompt:
-    """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
-    chat = as_dicts(messages)
-    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    tokens = list(tokenizer.encode(text, add_special_tokens=True))
-    # A template that writes the token itself gets a second one from the tokenizer.
-    if len(tokens) >= 2 and tokens[0] == tokens[1] == tokenizer.bos_token_id:
-        tokens = tokens[1:]
-    return Prompt(messages=chat, text=text, tokens=tokens)
-
-
-class EstimatedTokens:
-    """A substitute for a missing tokenizer. It splits text into pieces, somewhat more than a model's tokens.
-
-    A piece is up to five letters with the space before them, or any other byte. The id of a piece holds its bytes, so
-    decoding restores the text. No model knows these ids.
-    """
-
-    chat_template = "role and content of each message"
-    bos_token = None
-    bos_token_id = None
-    eos_token = "<|end|>"
-    eos_token_id = 0
-
-    def apply_chat_template(self, chat: Sequence[dict[str, str]], **_: Any) -> str:
-        turns = [f"<|{message['role']}|>\n{message['content']}{self.eos_token}\n" for message in chat]
-        return "".join([*turns, "<|assistant|>\n"])
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        pieces = re.findall(rb"(?s) ?[A-Za-z]{1,5}|.", text.encode(errors="replace"))
-        return [int.from_bytes(piece, "big") for piece in pieces]
-
-    def decode(self, ids: Iterable[int], **_: Any) -> str:
-        pieces = [piece.to_bytes(8, "big").lstrip(b"\0") for piece in ids]
-        return b"".join(pieces).decode(errors="replace")
-
-
-def check_tokenizer(tokenizer: Any, name: str) -> None:
-    """Raise EnvironmentSetupError unless the tokenizer renders our messages and keeps the tags of answers."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise EnvironmentSetupError(
-            f"The tokenizer {name!r} has no chat template; set env.tokenizer_name to the tokenizer of a chat model."
-        )
-    try:
-        render(tokenizer, build_messages("?"))
-    except jinja2.TemplateError as error:
-        raise EnvironmentSetupError(
-            f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error}); "
-            "set env.tokenizer_name to the tokenizer of a chat model."
-        ) from error
-    ids = tokenizer.encode(_TAGS, add_special_tokens=False)
-    if tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") != _TAGS:
-        raise EnvironmentSetupError(
-            f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be found; "
-            "use a tokenizer in which they are not special tokens."
-        )
-
-
 def prompt_budget(max_token_length: int) -> int:
     """Tokens that a prompt for training may have: half of the limit, or more of a short limit."""
     # The system prompt and most questions have 512 tokens together.
@@ -166,27 +127,74 @@ class Trainer(Protocol):
 
 
 class Servers(Protocol):
-    """The servers' limit for a prompt and its completion together, and the length of a prompt, in tokens."""
+    """The servers' limit for a prompt and its completion together, in tokens."""
 
     @property
     def context_length(self) -> int | None:
         """None if it is unknown."""
 
-    def prompt_length(self, question: str) -> int:
-        """Tokens in the prompt of a question."""
 
-
-@dataclass(frozen=True)
-class TokenBudget:
-    """The limits of a run, in tokens.
+class Prompts:
+    """The prompts of a run: their messages, their rendering, and the tokens that they leave for a completion.
 
     The limits of the trainer and of the servers are looked up at each use, because both are unknown until a trainer
     has registered and the servers have answered, and both can change.
     """
 
-    max_token_length: int
-    trainer: Trainer
-    servers: Servers
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        settings: TasksSettings,
+        *,
+        max_token_length: int,
+        trainer: Trainer,
+        servers: Servers,
+    ) -> None:
+        self.identity = {
+            "answer_format": settings.answer_format.value,
+            "system_prompt": _digest(system_message(settings)),
+            **tokenizer.identity,
+        }
+        """The settings of the prompts, as JSON: two runs or results compare only if these are the same."""
+        self._system = system_message(settings)
+        self._max_token_length = max_token_length
+        self._trainer = trainer
+        self._servers = servers
+        # Each prompt is rendered twice: to see whether its item fits, and for the request.
+        self._rendered = lru_cache(maxsize=64)(lambda messages: tokenizer.render(as_dicts(messages)))
+        self.thinking_opened = self.of_question("").thinking_opened
+        """Whether the chat template opens the thinking for the model."""
+
+    # --- from a question to a prompt
+
+    def messages(self, question: str) -> tuple[Message, ...]:
+        """The messages of a question, which can be hashed."""
+        return build_messages(question, self._system)
+
+    def of_question(self, question: str) -> Prompt:
+        """The prompt of a question."""
+        return self.render(self.messages(question))
+
+    def render(self, messages: Iterable[Message | Mapping[str, str]]) -> Prompt:
+        """The prompt of these messages."""
+        return self._rendered(tuple(tuple(dict(message).items()) for message in messages))
+
+    # --- in a checkpoint
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings of the prompts."""
+        return dict(self.identity)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise EnvironmentSetupError unless the settings are the same as before: a run must not mix two prompts."""
+        changed = [name for name, value in self.identity.items() if state[name] != value]
+        if changed:
+            raise EnvironmentSetupError(
+                f"it was written with another {' and '.join(changed)}. Set this as before, or start a new run with "
+                "another env.run_id"
+            )
+
+    # --- tokens
 
     @property
     def longest_sequence(self) -> int:
@@ -195,30 +203,35 @@ class TokenBudget:
         A sequence stays within `max_token_length` and strictly below the trainer's limit, which is ignored if it is
         zero or negative, as Atropos does.
         """
-        trainer_max_tokens = self.trainer.max_token_len
+        trainer_max_tokens = self._trainer.max_token_len
         if trainer_max_tokens > 0:
-            return min(self.max_token_length, trainer_max_tokens - 1)
-        return self.max_token_length
+            return min(self._max_token_length, trainer_max_tokens - 1)
+        return self._max_token_length
 
-    def of_completion(self, prompt_tokens: int) -> int | None:
+    @property
+    def longest_evaluation(self) -> int:
+        """The limit of a sequence of an evaluation, which has no trainer."""
+        return EVAL_BUDGET_FACTOR * self._max_token_length
+
+    def room_for_training(self, prompt_tokens: int) -> int | None:
         """Tokens that a completion for training may have, or None if the prompt leaves no room for a completion."""
         return self._room(self.longest_sequence, prompt_tokens)
 
-    def of_evaluation(self, prompt_tokens: int) -> int | None:
-        """Like `of_completion`, for evaluation, which has twice `max_token_length` and no trainer."""
-        return self._room(EVAL_BUDGET_FACTOR * self.max_token_length, prompt_tokens)
+    def room_for_evaluation(self, prompt_tokens: int) -> int | None:
+        """Like `room_for_training`, for a completion of an evaluation."""
+        return self._room(self.longest_evaluation, prompt_tokens)
 
     def too_long(self, question: str) -> str:
         """Why training skips the prompt of a question, or "" if the prompt fits."""
-        prompt_tokens = self.servers.prompt_length(question)
-        longest = prompt_budget(self.max_token_length)
+        prompt_tokens = len(self.of_question(question).tokens)
+        longest = prompt_budget(self._max_token_length)
         if prompt_tokens > longest:
             return f"a prompt has {prompt_tokens} tokens, and env.max_token_length allows {longest} for a prompt"
-        if self.of_completion(prompt_tokens) is None:
+        if self.room_for_training(prompt_tokens) is None:
             return f"a prompt of {prompt_tokens} tokens leaves no room for a completion"
         return ""
 
     def _room(self, limit: int, prompt_tokens: int) -> int | None:
-        context_length = self.servers.context_length or limit
+        context_length = self._servers.context_length or limit
         room = min(limit, context_length) - prompt_tokens
         return room if room >= MIN_COMPLETION_TOKENS else None

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from ..errors import EnvironmentSetupError, RequestRefusedError
-from .prompts import Prompt, RequestParameters
+from .chat_tokenizer import Prompt
+from .prompts import RequestParameters
 from .servers import MAY_DEPEND_ON_FORM, RawCompletion, Reply, ServerAdapter
 
 NO_SUCH_ENDPOINT = (404, 405)
@@ -165,6 +166,8 @@ class ChatAdapter(ServerAdapter):
             "messages": prompt.messages,
             **parameters.body,
         }
+        if prompt.template_kwargs:
+            request["chat_template_kwargs"] = dict(prompt.template_kwargs)
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
         request |= request.pop("extra_body", {})

@@ -32,7 +32,8 @@ from ..errors import (
 )
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.http import Answer, NoAnswerError, exchange
-from .prompts import Prompt, RequestParameters
+from .chat_tokenizer import Prompt
+from .prompts import RequestParameters
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
-from ..records import Outcome, Problem, Score, to_json
+from ..records import AnswerFormat, Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
 from ..utils.loop_thread import PerProcess
 
@@ -54,6 +54,8 @@ class Recipe:
     """None for an item that was made without levels."""
     question_digest: str
     """Of `sampling.seeds.question_digest`."""
+    answer_format: str = AnswerFormat.TAGS.value
+    """The form in which the prompt of the row asks for the answer."""
 
     @classmethod
     def of(cls, problem: Problem) -> Recipe:
@@ -65,6 +67,7 @@ class Recipe:
             config,
             problem.level,
             question_digest(problem.question),
+            problem.answer_format.value,
         )
 
     def as_row(self) -> dict[str, Any]:
@@ -87,6 +90,7 @@ class Recipe:
                 config=config,
                 level=None if is_missing else int(level),
                 question_digest=str(row["question_digest"]),
+                answer_format=AnswerFormat(row.get("answer_format") or AnswerFormat.TAGS).value,
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EnvironmentSetupError(
@@ -106,7 +110,7 @@ class Recipe:
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
                 "release of reasoning-gym everywhere."
             )
-        return problem
+        return replace(problem, answer_format=AnswerFormat(self.answer_format))
 
 
 class RecipeGrader:

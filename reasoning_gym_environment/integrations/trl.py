@@ -26,7 +26,8 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import EvalSample, is_correct, summarise
-from ..inference.prompts import Prompt, as_dicts, build_messages
+from ..inference.prompts import as_dicts, build_messages, system_message
+from ..thinking import opens_thinking
 from .recipe import GRADED_TOGETHER, text_of
 
 if TYPE_CHECKING:
@@ -208,13 +209,12 @@ class GRPOTasks(TrainerCallback, ExportableState):
             # TRL parses the completions, and removes the thinking.
             return
         text = processing_class.apply_chat_template(
-            as_dicts(build_messages("")),
+            as_dicts(build_messages("", system_message(self._tasks.settings))),
             tokenize=False,
             add_generation_prompt=True,
             **args.chat_template_kwargs or {},
         )
-        prompt = Prompt(messages=[], text=text, tokens=[])
-        self._thinking_opened = prompt.thinking_opened
+        self._thinking_opened = opens_thinking(text)
 
     def on_train_begin(self, args: GRPOConfig, state: Any, *_: Any, **__: Any) -> None:
         # In a new run this is the stream's own state of a moment ago.

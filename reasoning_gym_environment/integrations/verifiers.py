@@ -179,11 +179,11 @@ class EndlessTaskset(ReasoningGymTaskset):
 
 
 def _row(problem: PromptedProblem) -> ReasoningGymData:
-    system, question = problem.messages
+    *system, question = problem.messages
     return ReasoningGymData(
         name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
         prompt=question["content"],
-        system_prompt=system["content"],
+        system_prompt=system[0]["content"] if system else None,
         recipe=Recipe.of(problem),
         complexity=problem.complexity,
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from ..evaluation.runner import METRICS, SAMPLES
 from ..scoring.extraction import split_thinking
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DUMP_NAME, ROLLOUTS, DumpedGroup, files_of, group_in
+from ..thinking import strip_markers
 
 logger = logging.getLogger(__name__)
 
@@ -255,8 +255,6 @@ TEXT_LIMIT = 12_000
 TOTAL_LIMIT = 20_000_000
 """Maximum number of characters of all rollouts together."""
 
-_THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
-
 
 def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
     """At most `limit` rollouts, taken in turn from each source, task and outcome, and the number of all rollouts."""
@@ -307,7 +305,7 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "item": rollout.get("index", ""),
         "level": rollout.get("level"),
         "question": _cut(texts.get("question")),
-        "thinking": _cut(_THINK_EDGES.sub("", thinking).strip()),
+        "thinking": _cut(strip_markers(thinking)),
         "reply": _cut(reply).strip(),
         "answer": _cut(rollout.get("model_parsed")),
         "expected": _cut(rollout.get("gold_answer")),

@@ -21,7 +21,7 @@ from ..errors import (
     GenerationTimeoutError,
     NoRightAnswerError,
 )
-from ..records import Problem
+from ..records import AnswerFormat, Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level
 from ..workers.generator import ProcessGenerator
@@ -98,12 +98,14 @@ class ItemMaker:
         too_long: Callable[[str], str] = lambda question: "",
         held_out: Container[str] = (),
         strict: bool = False,
+        answer_format: AnswerFormat = AnswerFormat.TAGS,
     ) -> None:
         self.catalog = catalog
         self._generator = generator
         self._too_long = too_long
         self._held_out = held_out
         self._strict = strict
+        self._answer_format = answer_format
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
@@ -143,6 +145,7 @@ class ItemMaker:
             entry=entry,
             level=level.index if level else None,
             complexity=level.complexity if level else None,
+            answer_format=self._answer_format,
         )
 
     async def make_at_first_of(self, levels: Sequence[Level | None], address: ItemAddress) -> ItemResult:

@@ -1,29 +1,42 @@
-"""Find the answer of a completion: exactly one `<answer>...</answer>` outside of the thinking.
+r"""Find the answer of a completion: exactly one, outside of the thinking, in the form that the prompt asks for.
 
-    <think> thinking </think>   text   <answer> the answer </answer>   text   <think> thinking again </think>   text
-    └──── never searched ────┘  └─────────────── searched ──────────┘  └──── never searched ──────────────┘  └───┘
+    completion ── outside_of_thinking (thinking.py) ──> parts of text ── of the answer format ──> exactly one answer
+
+    answer format   the answer is
+    tags            the text between <answer> and </answer>
+    boxed           the text between the braces of \boxed{...}
+    text            all text after the thinking
 
 An answer counts if the thinking is closed when the model gives it. Whatever follows does not take it back, except a
 second answer.
 
-    a second pair with text, also with the same text         multiple_answers
-    an opening tag after the answer that is never closed     multiple_answers
-    an empty pair, if there is a pair with text              ignored
-    an opening tag before a pair, a closing tag without one  a mention of the tag, ignored
+    a second pair of tags with text, also with the same text  multiple_answers
+    a second box with another text                            multiple_answers
+    an opening tag or box after the answer, never closed      multiple_answers
+    an empty pair or box, if there is another with text       ignored
+    an opening tag before a pair, a closing tag without one   a mention of the tag, ignored
 
-Chat templates may open `<think>` in the prompt. So if the first thinking tag of a completion is a `</think>`, the text
-before it is thinking if an answer follows. Otherwise this `</think>` is a mention.
+Chat templates may open the thinking in the prompt. So if the first marker of a completion closes thinking, the text
+before it is thinking if an answer follows. Otherwise this marker is a mention.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..records import FormatFailure
+from ..records import AnswerFormat, FormatFailure
+from ..thinking import Outside, end_of_thinking, first_marker_closes, outside_of_thinking
 
-_TAG = re.compile(r"<(/?)(think|answer)\s*>", re.IGNORECASE | re.ASCII)
+_TAG = re.compile(r"<(/?)answer\s*>", re.IGNORECASE | re.ASCII)
 """The only quantifier is about blanks, and each blank belongs to one tag at most. So the search takes linear time."""
+
+_BRACE = re.compile(r"\\boxed\s*\{|\\.|\{|\}", re.DOTALL)
+"""The beginning of a box, a character that a backslash protects, and braces."""
+
+_PROTECTED = re.compile(r"\\([{}#$%&_])")
+"""A character that LaTeX would otherwise read as markup."""
 
 
 @dataclass(frozen=True)
@@ -34,109 +47,155 @@ class Extraction:
     failure: FormatFailure | None = None
 
 
-def extract_answer(text: str, *, thinking_opened: bool = False, may_be_empty: bool = False) -> Extraction:
+def extract_answer(
+    text: str,
+    *,
+    answer_format: AnswerFormat = AnswerFormat.TAGS,
+    thinking_opened: bool = False,
+    may_be_empty: bool = False,
+) -> Extraction:
     """Find the answer of a completion. Tags match in upper and lower case. Time is linear in the text.
 
-    Set `thinking_opened` if the chat template has already opened `<think>` in the prompt. Then the completion begins
+    Set `thinking_opened` if the chat template has already opened the thinking in the prompt. Then the completion begins
     with thinking. An empty answer counts as no answer, unless `may_be_empty` is set.
     """
-    if not thinking_opened and _closes_thinking_of_prompt(text):
-        pairs, is_thinking = _read(text, thinking_opened=True)
-        if pairs.answers:
-            return _extraction(pairs, is_thinking=is_thinking, may_be_empty=may_be_empty)
-    pairs, is_thinking = _read(text, thinking_opened=thinking_opened)
-    return _extraction(pairs, is_thinking=is_thinking, may_be_empty=may_be_empty)
-
-
-def _closes_thinking_of_prompt(text: str) -> bool:
-    """Whether the first thinking tag is a `</think>`."""
-    for tag in _TAG.finditer(text):
-        if _is_think(tag):
-            return _is_closing(tag)
-    return False
-
-
-def _read(text: str, *, thinking_opened: bool) -> tuple[_Pairs, bool]:
-    """The answers outside of the thinking, and whether the thinking is open at the end."""
-    is_thinking = thinking_opened
-    pairs = _Pairs()
-    for tag in _TAG.finditer(text):
-        if _is_think(tag):
-            pairs.leave_open()
-            is_thinking = not _is_closing(tag)
-        elif is_thinking:
-            continue
-        elif _is_closing(tag):
-            pairs.close(text, tag)
-        else:
-            pairs.open(tag)
-    pairs.leave_open()
-    return pairs, is_thinking
-
-
-def _is_think(tag: re.Match[str]) -> bool:
-    return tag[2].lower() == "think"
-
-
-def _is_closing(tag: re.Match[str]) -> bool:
-    return bool(tag[1])
+    find = FINDERS[answer_format]
+    if not thinking_opened and first_marker_closes(text):
+        outside = outside_of_thinking(text, thinking_opened=True)
+        found = find(outside)
+        if found.answers:
+            return _extraction(found, outside, may_be_empty=may_be_empty)
+    outside = outside_of_thinking(text, thinking_opened=thinking_opened)
+    return _extraction(find(outside), outside, may_be_empty=may_be_empty)
 
 
 @dataclass
-class _Pairs:
-    """The pairs of answer tags in a text that is no thinking."""
+class _Found:
+    """The answers in the text outside of the thinking."""
 
     answers: list[str] = field(default_factory=list)
-    """The texts of the pairs, without empty texts."""
-    has_empty_pair: bool = False
-    has_unclosed_tag: bool = False
-    """Whether an opening tag that follows an answer is never closed."""
-    _opened_at: int | None = None
-    """The end of the last opening tag, while it is not closed."""
+    """The answers in order, without empty answers."""
+    is_empty: bool = False
+    """Whether there is an empty answer."""
+    is_left_open: bool = False
+    """Whether an answer begins after another answer and never ends."""
 
-    def open(self, tag: re.Match[str]) -> None:
-        self.leave_open()
-        self._opened_at = tag.end()
-
-    def close(self, text: str, tag: re.Match[str]) -> None:
-        if self._opened_at is None:
-            return
-        answer = text[self._opened_at : tag.start()].strip()
-        self._opened_at = None
+    def add(self, answer: str) -> None:
         if answer:
             self.answers.append(answer)
         else:
-            self.has_empty_pair = True
-
-    def leave_open(self) -> None:
-        """Note that the last opening tag, if it is not closed yet, will not be closed."""
-        if self._opened_at is not None and self.answers:
-            self.has_unclosed_tag = True
-        self._opened_at = None
+            self.is_empty = True
 
 
-def _extraction(pairs: _Pairs, *, is_thinking: bool, may_be_empty: bool) -> Extraction:
-    if len(pairs.answers) > 1 or pairs.has_unclosed_tag:
+def _extraction(found: _Found, outside: Outside, *, may_be_empty: bool) -> Extraction:
+    if len(found.answers) > 1 or found.is_left_open:
         return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
-    if pairs.answers:
-        return Extraction(answer=pairs.answers[0])
-    if is_thinking:
+    if found.answers:
+        return Extraction(answer=found.answers[0])
+    if outside.is_thinking:
         return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
-    if pairs.has_empty_pair:
+    if found.is_empty:
         return Extraction(answer="") if may_be_empty else Extraction(failure=FormatFailure.EMPTY_ANSWER)
     return Extraction(failure=FormatFailure.NO_ANSWER)
 
 
-def split_thinking(text: str) -> tuple[str, str]:
-    """Split a completion into its thinking, with the tags, and the reply after it, to show them to a reader.
+# --- tags
 
-    The reply begins after the last `</think>` before the answer. It is empty if the thinking never ends.
+
+def _in_tags(outside: Outside) -> _Found:
+    found = _Found()
+    for part in outside.parts:
+        _find_pairs(part, found)
+    return found
+
+
+def _find_pairs(text: str, found: _Found) -> None:
+    opened_at: int | None = None
+    for tag in _TAG.finditer(text):
+        is_closing = bool(tag[1])
+        if is_closing and opened_at is not None:
+            found.add(text[opened_at : tag.start()].strip())
+            opened_at = None
+        elif not is_closing:
+            found.is_left_open |= opened_at is not None and bool(found.answers)
+            opened_at = tag.end()
+    found.is_left_open |= opened_at is not None and bool(found.answers)
+
+
+# --- boxes
+
+
+def _in_boxes(outside: Outside) -> _Found:
+    """The same answer in several boxes is one answer, because models repeat their box at the end."""
+    found = _Found()
+    for part in outside.parts:
+        _find_boxes(part, found)
+    found.answers = list(dict.fromkeys(found.answers))
+    return found
+
+
+def _find_boxes(text: str, found: _Found) -> None:
+    """Find the outermost complete boxes."""
+    boxes = _complete_boxes(text)
+    end = 0
+    for begin, box_end in sorted(boxes.spans):
+        if begin >= end:
+            found.add(_PROTECTED.sub(r"\1", text[begin:box_end]).strip())
+            end = box_end
+    found.is_left_open |= bool(found.answers) and boxes.opened_last > end
+
+
+@dataclass
+class _Boxes:
+    spans: list[tuple[int, int]]
+    """Where the text of each complete box begins and ends."""
+    opened_last: int
+    """Where the last box without an end begins; 0 if there is none."""
+
+
+def _complete_boxes(text: str) -> _Boxes:
+    spans = []
+    # Where the text after each open brace begins, and whether it is the brace of a box.
+    opened: list[tuple[int, bool]] = []
+    for match in _BRACE.finditer(text):
+        token = match[0]
+        if token.endswith("{") and token != r"\{":
+            opened.append((match.end(), len(token) > 1))
+        elif token == "}" and opened:
+            begin, is_box = opened.pop()
+            if is_box:
+                spans.append((begin, match.start()))
+    left_open = [begin for begin, is_box in opened if is_box]
+    return _Boxes(spans, max(left_open, default=0))
+
+
+# --- text
+
+
+def _in_text(outside: Outside) -> _Found:
+    found = _Found()
+    if not outside.is_thinking:
+        found.add(outside.parts[-1].strip())
+    return found
+
+
+FINDERS: dict[AnswerFormat, Callable[[Outside], _Found]] = {
+    AnswerFormat.TAGS: _in_tags,
+    AnswerFormat.BOXED: _in_boxes,
+    AnswerFormat.TEXT: _in_text,
+}
+
+
+# --- for a reader
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """Split a completion into its thinking, with the markers, and the reply after it, to show them to a reader.
+
+    The reply begins after the last marker that closes thinking before the answer. It is empty if the thinking never
+    ends.
     """
-    tags = list(_TAG.finditer(text))
-    think_tags = [tag for tag in tags if _is_think(tag)]
-    last_answer_at = max((tag.start() for tag in tags if not _is_think(tag)), default=len(text))
-    before_answer = [tag for tag in think_tags if tag.end() <= last_answer_at]
-    reply_at = max((tag.end() for tag in before_answer if _is_closing(tag)), default=0)
-    if before_answer and reply_at == 0:
-        reply_at = len(text)
+    last_tag = max((tag.start() for tag in _TAG.finditer(text)), default=len(text))
+    end = end_of_thinking(text, before=last_tag)
+    reply_at = len(text) if end is None else end
     return text[:reply_at], text[reply_at:]

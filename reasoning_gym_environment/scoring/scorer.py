@@ -42,7 +42,13 @@ class Scorer:
         texts = ["" if completion.invalid_reason else completion.text for completion in completions]
         may_be_empty = problem.entry.get("answer") == ""
         extractions = [
-            extract_answer(text, thinking_opened=thinking_opened, may_be_empty=may_be_empty) for text in texts
+            extract_answer(
+                text,
+                answer_format=problem.answer_format,
+                thinking_opened=thinking_opened,
+                may_be_empty=may_be_empty,
+            )
+            for text in texts
         ]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
         verdicts: list[Verdict] = []
@@ -153,7 +159,7 @@ class SignalWatch:
             return
         warning = self._warning()
         if warning:
-            logger.warning("%s. First: %r. See docs/cold_start.md.", warning, self._first_text)
+            logger.warning("%s. First: %r.", warning, self._first_text)
         self._check_after *= 10
         self._reset()
 
@@ -169,9 +175,12 @@ class SignalWatch:
         threshold = NEARLY_ALL * self._count
         if self._unreadable >= threshold:
             cut_off = f" ({self._cut_off} were cut off)" if self._cut_off else ""
-            return f"{self._unreadable} of {self._count} completions hold no readable <answer>{cut_off}"
+            return (
+                f"{self._unreadable} of {self._count} completions hold no readable answer{cut_off}. If the model "
+                "writes answers in another form than answer_format, see docs/prompts.md, otherwise docs/cold_start.md"
+            )
         if self._cut_off >= threshold:
-            return f"{self._cut_off} of {self._count} completions were cut off"
+            return f"{self._cut_off} of {self._count} completions were cut off. See docs/cold_start.md"
         if len(self._values) == 1 and self._check_after > FIRST_CHECK:
-            return f"All {self._count} completions have the score {self._values.pop():g}"
+            return f"All {self._count} completions have the score {self._values.pop():g}. See docs/cold_start.md"
         return ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -25,6 +26,7 @@ from pydantic import (
 )
 
 from ..errors import EnvironmentSetupError
+from ..records import AnswerFormat
 from ..tasks.selectors import parse_names, parse_weights
 from .help import EVALUATIONS, TRAINING
 
@@ -33,7 +35,8 @@ PartialCredit = Literal["exact", "native"]
 # --- settings as text
 
 
-def _overrides(given: Any) -> Any:
+def mapping_from_text(given: Any) -> Any:
+    """The mapping that a text holds as JSON. Raises ValueError."""
     if not given:
         return {}
     if not isinstance(given, str):
@@ -75,7 +78,30 @@ def _difficulty(*names: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+DEFAULT_PROMPT = "default"
+"""Value of system_prompt: the prompt that belongs to answer_format."""
+
+LONGEST_PATH = 1024
+"""A longer text is no path."""
+
+
+def text_or_file(given: Any) -> Any:
+    """Read the file whose path is given. Another text stays as it is, and none, null or nothing is None."""
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    if text.lower() in ("none", "null", ""):
+        return None
+    may_be_path = "\n" not in text and len(text) < LONGEST_PATH
+    if may_be_path and Path(text).is_file():
+        return Path(text).read_text(encoding="utf-8").strip()
+    if may_be_path and " " not in text and ("/" in text or text.endswith((".txt", ".md", ".jinja"))):
+        raise ValueError(f"expected a text or the path of a file, but there is no file {given!r}")
+    return given
+
+
 Names = Annotated[list[str], BeforeValidator(parse_names)]
+TextOrFile = Annotated[str | None, BeforeValidator(text_or_file)]
 Complexity = Annotated[Literal["curriculum", "random"] | float | None, _difficulty("curriculum", "random")]
 EvalComplexity = Annotated[Literal["easy", "hard"] | float | None, _difficulty("easy", "hard")]
 
@@ -98,7 +124,7 @@ class TasksSettings(BaseModel):
     """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
     mapping. The weight of all other tasks is 1.
     """
-    task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = {}
+    task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(mapping_from_text)] = {}
     """Parameters for individual tasks that replace reasoning-gym's defaults, as a mapping, which is JSON on the command
     line: {"chain_sum": {"max_terms": 4}}. The command `reasoning-gym-env tasks chain_sum` shows the parameters of this
     task.
@@ -122,6 +148,16 @@ class TasksSettings(BaseModel):
     """Worker processes that generate items, which are questions with their right answers. Default: one for every
     two processor cores, at least one and at most four. An idle worker uses no processor time and 130 to 230 MB of
     memory.
+    """
+
+    # Prompts and the form of answers.
+    answer_format: AnswerFormat = AnswerFormat.TAGS
+    """The form in which the prompt asks for the answer, and the only form in which an answer counts. tags: inside
+    <answer></answer>. boxed: inside \\boxed{}. text: everything after the thinking.
+    """
+    system_prompt: TextOrFile = DEFAULT_PROMPT
+    """The system message of every prompt: a text, or the path of a file with the text. default: a prompt that asks
+    for the answer in the form of answer_format. none: no system message. A text of your own must ask for this form.
     """
 
     # Grading answers.

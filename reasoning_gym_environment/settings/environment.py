@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -22,7 +23,7 @@ from pydantic import (
 
 from ..errors import SETTINGS_ARE_LISTED, unknown_name
 from ..records import MIN_COMPLETION_TOKENS
-from .components import EvaluationSettings, SamplingSettings
+from .components import EvaluationSettings, SamplingSettings, TextOrFile, mapping_from_text
 from .help import LIMITED, RARELY_SET, SERVE, TRAINING
 
 LIMITS = {
@@ -94,6 +95,16 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     suppress_base_env_logs: Annotated[bool, RARELY_SET] = True
     """Whether to hide the status lines of Atropos itself."""
 
+    # The chat template.
+    chat_template: Annotated[TextOrFile, RARELY_SET] = None
+    """A chat template in place of the tokenizer's own: the path of a file, the template itself, or the name of one of
+    several templates that the tokenizer has.
+    """
+    chat_template_kwargs: Annotated[dict[str, Any], BeforeValidator(mapping_from_text)] = Field(default_factory=dict)
+    """Values for the chat template, as a mapping, which is JSON on the command line: {"enable_thinking": false} for
+    Qwen 3, {"reasoning_effort": "high"} for gpt-oss. Servers of type openai get them with each request.
+    """
+
     # Requests to inference servers.
     context_length: int | None = Field(None, ge=1)
     """Largest number of tokens that the server accepts for a prompt and its completion together. Default: the
@@ -148,6 +159,13 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
             special = "-1, or " if info.field_name in MINUS_ONE else ""
             raise ValueError(f"expected {special}a number {limits}, got {value}")
+        return value
+
+    @field_validator("custom_thinking_prompt")
+    @classmethod
+    def _has_no_effect(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("expected none, because Atropos never uses it; set system_prompt to this text")
         return value
 
     @field_validator("rollout_server_url")

@@ -15,14 +15,14 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import EnvironmentSetupError
-from ..inference.prompts import build_messages
+from ..inference.prompts import Message, as_dicts
 from ..records import Completion, Group, Outcome, Problem, Rollout, Score, has_signal, to_json
 from ..sampling.seeds import question_digest
 from .append_log import AppendLog, BrokenLineError
@@ -55,12 +55,13 @@ def scored_fields(score: Score, credit: float) -> dict[str, Any]:
 
 def sample_of(
     problem: Problem,
+    prompt: Iterable[Message | Mapping[str, str]],
     attempt: int,
     fields: Mapping[str, Any],
     completion: Completion | None = None,
 ) -> dict[str, Any]:
     """One line of Atropos' samples.jsonl, as plain data. `fields` come from `sample_fields` or `unscored_fields`."""
-    messages = [dict(message) for message in build_messages(problem.question)]
+    messages = as_dicts(prompt)
     finish_reason = None
     num_completion_tokens = None
     if completion is not None:
@@ -81,6 +82,7 @@ def sample_of(
         "level": problem.level,
         "complexity": problem.complexity,
         "config": dict(problem.config),
+        "answer_format": problem.answer_format.value,
         "attempt": attempt,
         "question_digest": question_digest(problem.question),
     }
@@ -130,6 +132,7 @@ def dump_record(group: Group, version: str) -> dict[str, Any]:
         "level": problem.level,
         "complexity": problem.complexity,
         "config": dict(problem.config),
+        "answer_format": problem.answer_format.value,
         "expected_answer": problem.entry.get("answer"),
         "reasoning_gym_version": version,
         "sampled_at_step": group.sampled_at,

@@ -97,8 +97,8 @@ async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
             began = asyncio.get_running_loop().time()
             await world.groups(10)
             recovered[fault] = round(asyncio.get_running_loop().time() - began, 1)
-            # An item that has a part in three outages in a row may be given up (sampling/pending_items.py). So the items
-            # that this outage interrupted get their completions before the next outage.
+            # An item with a part in three outages in a row may be given up (sampling/pending_items.py). So the items
+            # that this outage interrupted get their completions before the next.
             await world.groups(GROUPS_AFTER_OUTAGE)
         outages = len(re.findall(r"The inference server \S+ is unavailable \(", world.log()))
         end_of_it = await world.end(process)

@@ -18,7 +18,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
+from reasoning_gym_environment.inference.chat_tokenizer import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
 from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from testing.env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
@@ -45,14 +45,14 @@ def clients(*servers: APIServerConfig) -> Any:
     """In place of an InferenceClient of these servers."""
     tokenizer = SimpleNamespace(bos_token=None, eos_token_id=2)
     adapters = [KINDS[one.server_type](Plain(config=one), tokenizer) for one in servers]
-    has_tokens, prompt = all(one.has_tokens for one in adapters), Prompt([{"role": "user", "content": "hi"}], "hi", [1])
-    return Mock(adapters=adapters, has_tokens=has_tokens, render=lambda messages: prompt)
+    return Mock(adapters=adapters, has_tokens=all(one.has_tokens for one in adapters))
 
 
 async def check(*servers: APIServerConfig, **fields: Any) -> None:
     """What `process` checks with these servers."""
-    budget: Any = SimpleNamespace(of_completion=lambda size: 50)
-    await preflight.check_offline_use(config(**fields), clients(*servers), budget)
+    prompt = Prompt([{"role": "user", "content": "hi"}], "hi", [1])
+    prompts: Any = SimpleNamespace(of_question=lambda question: prompt, room_for_training=lambda size: 50)
+    await preflight.check_offline_use(config(**fields), clients(*servers), prompts)
 
 
 def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:

@@ -7,6 +7,8 @@ import errno
 import json
 import re
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import IDENTITY_SETTINGS, AnswerLog, Evaluator
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters, as_dicts
+from reasoning_gym_environment.inference.chat_tokenizer import Prompt
+from reasoning_gym_environment.inference.prompts import RequestParameters, as_dicts, build_messages
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
@@ -35,9 +38,6 @@ class FakeInference:
         self.samplings: list[RequestParameters] = []
         self.spending = Spending()
 
-    def render(self, messages: Any) -> Prompt:
-        return Prompt(as_dicts(messages), "", list(range(len(messages[1][1][1]))))
-
     async def complete(self, prompt: Prompt, sampling: RequestParameters) -> list[Completion]:
         self.samplings.append(sampling)
         with self.spending.in_flight(len(prompt.tokens), 1):
@@ -45,6 +45,26 @@ class FakeInference:
         if prompt.messages[1]["content"] in self.failing:
             raise InferenceError("no route")
         return [Completion("<answer>5</answer>", [1, 2], [-100, 2], None, "stop")]
+
+
+@dataclass(frozen=True)
+class FakePrompts:
+    """Each character of a question is a token."""
+
+    room: Callable[[int], int | None] = lambda tokens: 100
+    thinking_opened: bool = False
+
+    def messages(self, question: str) -> Any:
+        return build_messages(question)
+
+    def of_question(self, question: str) -> Prompt:
+        return self.render(build_messages(question))
+
+    def render(self, messages: Any) -> Prompt:
+        return Prompt(as_dicts(messages), "", list(range(len(messages[1][1][1]))))
+
+    def room_for_evaluation(self, prompt_tokens: int) -> int | None:
+        return self.room(prompt_tokens)
 
 
 class FakeScorer:
@@ -63,7 +83,7 @@ class FakeScorer:
 
 
 def evaluator(inference: Any = None, scorer: Any = None, **options: Any) -> Evaluator:
-    settings = {"budget": lambda tokens: 100, "concurrency": 2, "thinking_opened": False, **options}
+    settings = {"prompts": FakePrompts(), "concurrency": 2, **options}
     return Evaluator(inference or FakeInference(), scorer or FakeScorer(), **settings)
 
 
@@ -81,8 +101,8 @@ def run(make_problem: Any) -> Any:
 
 async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run: Any) -> None:
     inference, scorer = FakeInference(), FakeScorer()
-    options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "completions": 3}
-    samples = await run(evaluator(inference, scorer, **options), "ab")
+    prompts = FakePrompts(lambda tokens: 1000 + tokens, thinking_opened=True)
+    samples = await run(evaluator(inference, scorer, prompts=prompts, completions=3), "ab")
     requested = [(sample["question"], sample["attempt"]) for sample in samples]
     assert requested == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
     assert inference.samplings == [RequestParameters(1, 1001, 0.1, split="eval")] * 6
@@ -95,7 +115,7 @@ async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
     asked, left_out = await run(evaluator(inference), "ab")
     assert (asked["score"], left_out["unscored_reason"]) == (1.0, evaluation.NO_TOKENS_LEFT)
     inference = FakeInference()
-    [sample] = await run(evaluator(inference, budget=lambda tokens: None), "a")
+    [sample] = await run(evaluator(inference, prompts=FakePrompts(lambda tokens: None)), "a")
     assert (sample["unscored_reason"], inference.samplings) == ("prompt_too_long", [])
     failed, asked = await run(evaluator(FakeInference(failing="a")), "ab")
     assert (failed["unscored_reason"], asked["score"]) == ("inference failed: no route", 1.0)
@@ -103,7 +123,7 @@ async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
 
 async def test_the_plan_has_no_prompts_that_are_too_long(make_problem: Any) -> None:
     problems = [make_problem(entry={"question": question, "answer": "5"}) for question in ("a", "bcd")]
-    judge = evaluator(budget=lambda tokens: 100 if tokens == 1 else None)
+    judge = evaluator(prompts=FakePrompts(lambda tokens: 100 if tokens == 1 else None))
     expected = "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens."
     assert judge.plan(EvalSet(problems), AnswerLog(None, {})) == expected
 

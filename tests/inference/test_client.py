@@ -22,8 +22,9 @@ from reasoning_gym_environment.errors import (
     UnavailableError,
 )
 from reasoning_gym_environment.inference import client as inference
+from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
+from reasoning_gym_environment.inference.prompts import RequestParameters
 from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import RawCompletion, Reply
 from reasoning_gym_environment.inference.spending import Spending
@@ -51,7 +52,7 @@ def client_of(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
             raise given
         return given
 
-    return InferenceClient([FakeServer(answer)], tokenizer, "my/tokenizer", policy=QUICK, **options)
+    return InferenceClient([FakeServer(answer)], ChatTokenizer(tokenizer, "my/tokenizer"), policy=QUICK, **options)
 
 
 async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[Completion]:
@@ -205,7 +206,7 @@ async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(b
     was_over: list[bool] = []
     server = FakeServer(answer)
     server.completions_per_request = 1
-    client = InferenceClient([server], byte_tokenizer, "my/tokenizer", spending=Spending(limit_tokens=4))
+    client = InferenceClient([server], ChatTokenizer(byte_tokenizer, "my/tokenizer"), spending=Spending(limit_tokens=4))
     await client.complete(PROMPT, replace(ONE, n=4))
     assert was_over == [True] * 4
 

@@ -13,7 +13,8 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference import server_pool
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
+from reasoning_gym_environment.inference.chat_tokenizer import Prompt
+from reasoning_gym_environment.inference.prompts import RequestParameters
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.pipeline import GIVEN_UP

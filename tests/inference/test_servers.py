@@ -19,7 +19,8 @@ from reasoning_gym_environment.errors import (
     RequestRefusedError,
     UnreadableReplyError,
 )
-from reasoning_gym_environment.inference.prompts import Prompt, RequestParameters
+from reasoning_gym_environment.inference.chat_tokenizer import Prompt
+from reasoning_gym_environment.inference.prompts import RequestParameters
 from reasoning_gym_environment.inference.server_types import (
     ADAPTERS,
     ChatAdapter,

@@ -112,8 +112,8 @@ def test_items_that_were_not_used_for_long_are_made_again(
     assert made == [recipes[number].seed for number in (0, 1, 2, 1)]
 
 
-async def test_after_a_failure_the_next_caller_tries_again() -> None:
-    problem = SimpleNamespace(question="1 + 1?")
+async def test_after_a_failure_the_next_caller_tries_again(make_problem: Any) -> None:
+    problem = make_problem(entry={"question": "1 + 1?", "answer": "2"})
     recipe = Recipe("chain_sum", 1, "{}", None, question_digest(problem.question))
     is_called, may_end = asyncio.Event(), asyncio.Event()
     attempts = 0
@@ -140,7 +140,8 @@ async def test_after_a_failure_the_next_caller_tries_again() -> None:
     with pytest.raises(GenerationError):
         await sharing
     assert attempts == 1
-    assert await grader._item(recipe) is problem is await grader._item(recipe)
+    made = await grader._item(recipe)
+    assert made == problem and await grader._item(recipe) is made
     assert attempts == 2
 
 

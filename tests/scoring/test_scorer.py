@@ -129,7 +129,7 @@ async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_ag
     right, wrong, silent = map(make_completion, ("<answer>5</answer>", "<answer>6</answer>", "I like numbers"))
     cut, half = (make_completion(text, finish_reason="length") for text in ("<answer>6</answer>", "hm"))
     for completions, told in (
-        ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable <answer> (6"),
+        ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable answer (6"),
         ([cut] * 15, "15 of 15 completions were cut off"),
         ([wrong] * 165, "All 150 completions have the score 0"),
         ([right, wrong] * 100, ""),
