@@ -130,14 +130,19 @@ class ChatTokenizer:
     def render(self, messages: Iterable[Mapping[str, str]]) -> Prompt:
         """Apply the chat template and tokenize."""
         chat = self._form([dict(message) for message in messages])
-        text = self._apply(chat, tokenize=False)
-        # These tokenizers do not find the template's own tokens in a text.
-        tokens = self._apply(chat, tokenize=True, return_dict=False) if self._is_of_mistral else self._encode(text)
-        return Prompt(chat, text, list(tokens), self._template_kwargs)
+        text, tokens = self._rendered(chat)
+        return Prompt(chat, text, tokens, self._template_kwargs)
 
-    def _apply(self, chat: Chat, **options: Any) -> Any:
-        options |= self._options | self._template_kwargs
-        return self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, **options)
+    def _rendered(self, chat: Chat) -> tuple[str, list[int]]:
+        """The text and the tokens of a prompt."""
+        options = {"add_generation_prompt": True, **self._options, **self._template_kwargs}
+        if self._is_of_mistral:
+            # These tokenizers do not find the template's own tokens in a text, and some show blanks as a sign.
+            tokens = self._tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False, **options)
+            shown: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+            return shown.replace("▁", " "), list(tokens)
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False, **options)
+        return text, self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
         """The tokens of a prompt. The tokens that some tokenizers put around every text are not doubled, nor is the
@@ -157,7 +162,8 @@ class ChatTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a completion: without special tokens, but with the markers of its thinking."""
         kept = [token for token in ids if token not in self._dropped]
-        return str(self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        skip = not self._keeps_special_tokens
+        return str(self._tokenizer.decode(kept, skip_special_tokens=skip, clean_up_tokenization_spaces=False))
 
     @property
     def end_token(self) -> int:
@@ -175,9 +181,11 @@ class ChatTokenizer:
     @cached_property
     def _dropped(self) -> frozenset[int]:
         """The special tokens that extraction does not look for."""
-        return frozenset(
-            token for text, token in self._special_tokens().items() if not any(text in read for read in READ_TEXTS)
-        )
+        return frozenset(token for text, token in self._special_tokens().items() if not _is_read(text))
+
+    @cached_property
+    def _keeps_special_tokens(self) -> bool:
+        return any(map(_is_read, self._special_tokens()))
 
     def _special_tokens(self) -> dict[str, int]:
         tokenizer = self._tokenizer
@@ -213,7 +221,7 @@ class ChatTokenizer:
         reasons = []
         for form in FORMS:
             try:
-                text = self._apply(form(probe), tokenize=False)
+                text, _ = self._rendered(form(probe))
             except Exception as error:  # noqa: BLE001
                 reasons.append(f"{type(error).__name__}: {error}")
                 continue
@@ -225,6 +233,11 @@ class ChatTokenizer:
         raise EnvironmentSetupError(
             f"The chat template of {template} does not take a system and a user message ({reasons[0]:.300}). {REMEDY}"
         )
+
+
+def _is_read(token: str) -> bool:
+    """Whether extraction looks for this special token, or for a text that contains it."""
+    return any(token in text for text in READ_TEXTS)
 
 
 class EstimatedTokens:

@@ -129,6 +129,15 @@ def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
         assert run(f"{command} --openai.server_type openai")["config"].tokenizer_name == name
 
 
+def test_the_tokenizer_is_that_of_the_model_unless_it_has_a_name_of_its_own(run: Run) -> None:
+    for flags, name in [
+        ("--openai.model_name my/model", "my/model"),
+        ("--openai.model_name my/model --env.tokenizer_name own", "own"),
+        ("", "NousResearch/DeepHermes-3-Llama-3-8B-Preview"),
+    ]:
+        assert run(f"serve {flags}")["config"].tokenizer_name == name
+
+
 def test_the_log_has_the_settings_that_are_not_the_defaults_with_their_values(run: Run, caplog: Any) -> None:
     run("serve --env.include_tasks gcd,lcm --env.task_weights gcd=2 --env.min_batch_allocation none")
     changed = "env.min_batch_allocation none, env.include_tasks gcd,lcm, env.task_weights {'gcd': 2.0}"

@@ -150,3 +150,29 @@ def test_estimated_tokens_give_the_text_back_and_are_not_fewer_than_a_models() -
         ids = estimated.encode(text)
         assert estimated.decode([*ids, estimated.eos_token_id], skip_special_tokens=True) == text
         assert len(ids) >= at_least
+
+
+class MistralCommonBackend:
+    """A tokenizer that finds the template's tokens in messages only, and shows blanks as a sign."""
+
+    all_special_ids = (1, 2)
+    eos_token_id = 2
+
+    def added_tokens_decoder(self) -> None:
+        raise NotImplementedError
+
+    def apply_chat_template(self, chat: Any, *, tokenize: bool, return_dict: bool, add_generation_prompt: bool) -> Any:
+        assert tokenize and not return_dict and add_generation_prompt
+        return [1, *(ord(character) for message in chat for character in message["content"])]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool, **_: Any) -> str:
+        special = {1: "<s>", 2: "</s>"}
+        known = [special.get(token, chr(token)) for token in ids if not (skip_special_tokens and token in special)]
+        return "".join(known).replace(" ", " " if skip_special_tokens else "▁")
+
+
+def test_a_tokenizer_of_mistral_common_makes_the_tokens_of_a_prompt_from_its_messages() -> None:
+    tokenizer = ChatTokenizer(MistralCommonBackend(), "t")
+    prompt = tokenizer.render(messages("A question", "Rules"))
+    assert (prompt.text, prompt.tokens[0]) == ("<s>RulesA question", 1)
+    assert tokenizer.decode([*map(ord, "a b"), 2]) == "a b"

@@ -1,0 +1,88 @@
+"""Models of different families are trained, sampled and evaluated in their own form, against a mock server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.atropos.process import process
+from reasoning_gym_environment.records import AnswerFormat
+from testing.env_support import MakeEnv
+from testing.mock_dialects import MockServer
+from testing.model_families import FAMILIES, Family
+
+FORMS = {
+    AnswerFormat.TAGS: "<answer>{}</answer>",
+    AnswerFormat.BOXED: "The answer is \\boxed{{{}}}.",
+    AnswerFormat.TEXT: "{}",
+}
+
+
+class FamilyStudent:
+    """Answers chain_sum: right, wrong, cut off while it thinks, right, wrong, ..."""
+
+    def __init__(self, family: Family, answer_format: AnswerFormat) -> None:
+        self._family = family
+        self._form = FORMS[answer_format]
+        self._calls = itertools.count()
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        terms = prompt.rpartition(":")[2].partition("=")[0].split()
+        value = sum(int(f"{sign}{number}") for sign, number in zip(["+", *terms[1::2]], terms[::2], strict=True))
+        wrong = next(self._calls) % 2
+        thinking = f"Is it {self._form.format(value + 7)}?" if self._family.opening else ""
+        completion = self._family.completion(thinking, self._form.format(value + wrong))
+        # The server adds the token that ends the reply.
+        return completion.removesuffix(self._family.end)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer_format"),
+    [
+        ("Qwen 2.5", AnswerFormat.BOXED),
+        ("gpt-oss", AnswerFormat.TAGS),
+        ("gpt-oss", AnswerFormat.BOXED),
+        ("Magistral", AnswerFormat.TEXT),
+        ("Gemma 2", AnswerFormat.TAGS),
+        ("DeepSeek R1", AnswerFormat.TEXT),
+    ],
+)
+async def test_right_answers_are_paid_and_wrong_answers_are_not(
+    make_env: MakeEnv, tmp_path: Path, name: str, answer_format: AnswerFormat
+) -> None:
+    family = FAMILIES[name]
+    tokenizer = family.tokenizer()
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    student = FamilyStudent(family, answer_format)
+    server = MockServer(student, tokenizer, is_stock=True)
+    await server.start()
+    try:
+        settings = {
+            "tokenizer_name": str(tmp_path / "tokenizer"),
+            "include_tasks": "chain_sum",
+            "answer_format": answer_format,
+        }
+        env = make_env(server.base_url, **settings)
+        await env.setup()
+        group, _ = await env.collect_trajectories(await env.get_next_item())
+        assert group is not None and group["scores"] == [1.0, 0.0, 1.0, 0.0]
+        await env.evaluate()
+        assert dict(env.eval_metrics)["eval/percent_correct"] == 0.5
+        path = tmp_path / "groups.jsonl"
+        sampling: Any = make_env(
+            server.base_url, **settings, data_path_to_save_groups=str(path), total_steps=3, include_messages=True
+        )
+        await process(sampling)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["scores"] for line in lines] == [[1.0, 0.0, 1.0, 0.0]] * 3
+        assert {line["settings"]["answer_format"] for line in lines} == {answer_format.value}
+    finally:
+        await server.close()
+    shown = {"tags": "<answer></answer>", "boxed": "\\boxed{}", "text": "the final answer alone"}[answer_format]
+    assert all(shown in prompt for prompt in student.prompts)
