@@ -31,7 +31,9 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
+from ..records import AnswerFormat
 from ..sampling.seeds import is_held_out
+from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
@@ -59,8 +61,8 @@ FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
 CARD_TEMPLATE = "dataset_card.md.j2"
 KEPT = ("task", "category", "level", "index", "seed")
-THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n<answer>{answer}</answer>"
-"""The completion of an example for a cold start. It teaches the form of an answer, not how to think."""
+THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n"
+"""What a completion of an example for a cold start thinks. It teaches the form of an answer, not how to think."""
 COMPLETION_DEFAULTS: Mapping[str, Any] = {"min_score": 1.0, "per_question": 1}
 EXAMPLE_DEFAULTS: Mapping[str, Any] = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200
@@ -161,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_options(parser)
 
-    cold = parser.add_argument_group("examples for a model that does not use <think> and <answer> yet")
+    cold = parser.add_argument_group("examples for a model that does not use the answer format yet")
     cold.add_argument(
         "--cold-start",
         type=positive,
@@ -193,6 +195,18 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         type=whole,
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
+    )
+    chosen.add_argument(
+        "--answer-format",
+        choices=list(AnswerFormat),
+        default=argparse.SUPPRESS,
+        help="form in which the prompts ask for the answer (default: tags)",
+    )
+    chosen.add_argument(
+        "--system-prompt",
+        default=argparse.SUPPRESS,
+        metavar="TEXT",
+        help="system message of the prompts, as in the setting system_prompt: a text, a file, or none",
     )
     chosen.add_argument(
         "--task-modules",
@@ -242,7 +256,8 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)
         for problem, answer in tqdm(examples, "export", options.cold_start, unit="item", disable=None):
             prompt = [dict(message) for message in problem.messages]
-            reply = {"role": "assistant", "content": THOUGHT.format(answer=answer)}
+            text = THOUGHT.format(answer=answer) + write_answer(answer, problem.answer_format)
+            reply = {"role": "assistant", "content": text}
             row = _row(options.format, prompt, reply)
             for name in KEPT:
                 row[name] = getattr(problem, name)

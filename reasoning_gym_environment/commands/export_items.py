@@ -22,6 +22,7 @@ from tqdm import tqdm
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
+from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import positive, share, whole
@@ -40,6 +41,8 @@ TASK_SETTINGS = {
     "task_modules": "modules",
     "allow_unguarded_tasks": "allow_unguarded",
     "task_overrides": "overrides",
+    "answer_format": "answer_format",
+    "system_prompt": "system_prompt",
 }
 """Settings of a run that are options of `export` too, with their names as arguments of `Tasks`."""
 
@@ -249,6 +252,7 @@ def write_items(options: argparse.Namespace, folder: Path) -> str:
         items=items,
         options=options,
         task_settings=task_settings(options),
+        completion=write_answer("42", items.problems[0].answer_format),
         version=__version__,
     )
     kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"

@@ -40,7 +40,7 @@ EXPECTED = (
 
 
 class Completion(Action):
-    completion: str = Field(description="The model's text, thinking included; its answer is in <answer></answer>.")
+    completion: str = Field(description="The model's text, thinking included; its answer in the form of answer_format.")
 
 
 class Question(Observation):

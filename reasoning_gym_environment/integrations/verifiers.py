@@ -21,7 +21,8 @@ from pydantic import Field, model_validator
 from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
-from ..settings.components import PartialCredit
+from ..records import AnswerFormat
+from ..settings.components import DEFAULT_PROMPT, PartialCredit
 from .recipe import Recipe, RecipeGrader, grader_for, metrics_of
 
 __all__ = [
@@ -39,11 +40,14 @@ class UnscoredError(Exception):
 
 
 class GradingConfig(vf.TaskConfig):
-    """How completions are graded. Each process has separate workers. The settings are settings of `Tasks`.
+    """How the prompt asks and completions are graded. Each process has separate workers. The settings are settings of
+    `Tasks`.
 
     Set `thinking_opened` if the chat template has already opened `<think>` in the prompt.
     """
 
+    answer_format: AnswerFormat = AnswerFormat.TAGS
+    system_prompt: str | None = DEFAULT_PROMPT
     verification: Literal["strict", "native"] = "strict"
     partial_credit: PartialCredit = "exact"
     modules: str = ""
@@ -55,7 +59,7 @@ class GradingConfig(vf.TaskConfig):
 
     def settings(self) -> dict[str, Any]:
         """The arguments of `Tasks`."""
-        return self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
+        return self.model_dump(mode="json", exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
 
     async def grader(self) -> RecipeGrader:
         """The grader of this process. Raises EnvironmentSetupError, with the change to make."""

@@ -35,6 +35,8 @@ _TAG = re.compile(r"<(/?)answer\s*>", re.IGNORECASE | re.ASCII)
 _BRACE = re.compile(r"\\boxed\s*\{|\\.|\{|\}", re.DOTALL)
 """The beginning of a box, a character that a backslash protects, and braces."""
 
+_BRACES = re.compile(r"[{}]")
+
 _PROTECTED = re.compile(r"\\([{}#$%&_])")
 """A character that LaTeX would otherwise read as markup."""
 
@@ -186,7 +188,21 @@ FINDERS: dict[AnswerFormat, Callable[[Outside], _Found]] = {
 }
 
 
-# --- for a reader
+# --- for a reader, and for examples
+
+
+def write_answer(answer: str, answer_format: AnswerFormat) -> str:
+    """An answer in the form in which `extract_answer` finds it."""
+    if answer_format is AnswerFormat.TAGS:
+        return f"<answer>{answer}</answer>"
+    if answer_format is AnswerFormat.BOXED:
+        # The answers of some tasks are brackets without their counterparts.
+        box = f"\\boxed{{{answer}}}"
+        if _complete_boxes(box).spans == [(box.index("{") + 1, len(box) - 1)]:
+            return box
+        protected = _BRACES.sub(r"\\\g<0>", answer)
+        return f"\\boxed{{{protected}}}"
+    return answer
 
 
 def split_thinking(text: str) -> tuple[str, str]:

@@ -1,16 +1,19 @@
 """Completions, and the reward of each through every integration, from Python to SkyRL.
 
 Not a test. Each integration gets the same 200 completions of 20 held-out questions, and attacks on a task that executes
-its answers. Its own test compares the rewards with this table.
+its answers. Its own test compares the rewards with this table. The environment variable ANSWER_FORMAT chooses the form
+of the answers; without it they are in tags.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
+from reasoning_gym_environment.records import AnswerFormat
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
 
 TASKS = (
@@ -37,36 +40,98 @@ TASKS = (
 )
 """Tasks with numbers, words, tables and formulas as answers. The verifiers of seven of them evaluate an answer."""
 
-SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
+SETTINGS: dict[str, Any] = {
+    "modules": [ATTACK_MODULE],
+    "allow_unguarded": [ATTACK_TASK],
+    "answer_format": os.environ.get("ANSWER_FORMAT", AnswerFormat.TAGS.value),
+}
 """The settings of `Tasks` that serve ATTACK_TASK too."""
 
 NUM_COMPLETIONS = 200
 
-RIGHT_FORMS = (
-    "<answer>{answer}</answer>",
-    "<think>so</think> <answer>**{answer}**</answer>",
-    "<think>so</think>\n<answer>\n{answer}\n</answer>",
-    "<answer>$\\boxed{{{answer}}}$</answer>",
-    "<answer>`{answer}`</answer>",
-    "<answer>The answer is {answer}</answer>",
-    "<answer>{answer}.</answer>",
-    "<ANSWER>{answer}</ANSWER>",
-)
-WRONG_FORMS = (
-    "<answer>no idea</answer>",
-    "<answer>{other}</answer>",
-    "<answer>about {answer}, or 0</answer>",
-    "",
-    "{answer}",
-    "<answer>0</answer> no, <answer>{answer}</answer>",
-    "<think>{answer}</think>",
-    "<think><answer>{answer}</answer>",
-    "<answer>{answer}",
-    "<answer></answer>",
-    "<answer>{answer} {answer}</answer>",
-    "<answer>not {answer}</answer>",
-)
-"""`other` is the answer of another question."""
+
+@dataclass(frozen=True)
+class Forms:
+    """Completions with an answer. `other` is the answer of another question."""
+
+    answer: str
+    """An answer, and nothing else."""
+    right: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+FORMS = {
+    AnswerFormat.TAGS: Forms(
+        answer="<answer>{answer}</answer>",
+        right=(
+            "<answer>{answer}</answer>",
+            "<think>so</think> <answer>**{answer}**</answer>",
+            "<think>so</think>\n<answer>\n{answer}\n</answer>",
+            "<answer>$\\boxed{{{answer}}}$</answer>",
+            "<answer>`{answer}`</answer>",
+            "<answer>The answer is {answer}</answer>",
+            "<answer>{answer}.</answer>",
+            "<ANSWER>{answer}</ANSWER>",
+        ),
+        wrong=(
+            "<answer>no idea</answer>",
+            "<answer>{other}</answer>",
+            "<answer>about {answer}, or 0</answer>",
+            "",
+            "{answer}",
+            "<answer>0</answer> no, <answer>{answer}</answer>",
+            "<think>{answer}</think>",
+            "<think><answer>{answer}</answer>",
+            "<answer>{answer}",
+            "<answer></answer>",
+            "<answer>{answer} {answer}</answer>",
+            "<answer>not {answer}</answer>",
+        ),
+    ),
+    AnswerFormat.BOXED: Forms(
+        answer="\\boxed{{{answer}}}",
+        right=(
+            "\\boxed{{{answer}}}",
+            "<think>so</think> The answer is $\\boxed{{{answer}}}$.",
+            "[THINK]\\boxed{{1}}[/THINK]\n\\boxed{{\n{answer}\n}}",
+            "\\boxed{{{answer}}}, so it is \\boxed{{{answer}}}",
+            "Put it in \\boxed{{}}: \\boxed{{`{answer}`}}",
+        ),
+        wrong=(
+            "\\boxed{{no idea}}",
+            "\\boxed{{{other}}}",
+            "\\boxed{{about {answer}, or 0}}",
+            "",
+            "{answer}",
+            "<answer>{answer}</answer>",
+            "\\boxed{{0}}, no, \\boxed{{{answer}}}",
+            "<think>\\boxed{{{answer}}}</think>",
+            "<think>\\boxed{{{answer}}}",
+            "\\boxed{{{answer}",
+            "\\boxed{{}}",
+        ),
+    ),
+    AnswerFormat.TEXT: Forms(
+        answer="{answer}",
+        right=(
+            "{answer}",
+            "<think>so</think> **{answer}**",
+            "[THINK]1[/THINK]\n{answer}\n",
+            "<think>so</think>`{answer}`",
+            "The answer is {answer}",
+        ),
+        wrong=(
+            "no idea",
+            "{other}",
+            "about {answer}, or 0",
+            "",
+            "<think>{answer}</think>",
+            "<think>{answer}",
+            "{answer} {answer}",
+            "not {answer}",
+        ),
+    ),
+}
 
 EACH_HONEST = 3
 EACH_HOSTILE = 4
@@ -92,17 +157,18 @@ def all_groups(tasks: Tasks, marker: Path) -> list[Group]:
 def shared_groups(tasks: Tasks, marker: Path) -> list[Group]:
     """A held-out question of each of TASKS, each with ten completions. `marker` must never come to exist."""
     problems = HeldOut(tasks, eval_tasks=TASKS, per_task=1).problems
+    forms = FORMS[tasks.settings.answer_format]
     hostile = [text.replace("<marker>", str(marker)).replace("<port>", "9") for text in HOSTILE_ANSWERS.values()]
     groups = []
     for number, problem in enumerate(problems):
         answers = {"answer": problem.entry["answer"], "other": problems[number - 1].entry["answer"]}
         rewards: dict[str, float | None] = {}
-        for form in _turn(RIGHT_FORMS, number, EACH_HONEST):
+        for form in _turn(forms.right, number, EACH_HONEST):
             rewards[form.format(**answers)] = 1.0
-        for form in _turn(WRONG_FORMS, number, EACH_HONEST):
+        for form in _turn(forms.wrong, number, EACH_HONEST):
             rewards[form.format(**answers)] = 0.0
         for text in _turn(hostile, number, EACH_HOSTILE):
-            rewards[f"<answer>{text}</answer>"] = 0.0
+            rewards[forms.answer.format(answer=text)] = 0.0
         groups.append(Group(problem, rewards))
     assert sum(len(group.rewards) for group in groups) == NUM_COMPLETIONS
     return groups
@@ -124,5 +190,6 @@ def attack_group(tasks: Tasks, marker: Path) -> Group:
         "import os; os._exit(0)": None,
         "x" * 300_000: 0.0,
     }
-    rewards = {f"<answer>{answer}</answer>": reward for answer, reward in answers.items()}
+    form = FORMS[tasks.settings.answer_format].answer
+    rewards = {form.format(answer=answer): reward for answer, reward in answers.items()}
     return Group(tasks.draw(ATTACK_TASK, seed=3), rewards)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.records import FormatFailure
-from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_thinking
+from reasoning_gym_environment.records import AnswerFormat, FormatFailure
+from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_thinking, write_answer
+from reasoning_gym_environment.thinking import MARKERS, Markers, opens_thinking
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("extraction_cases.jsonl").read_text().splitlines()]
 """Texts with the answer in them, or with what keeps them from having one."""
@@ -33,11 +36,82 @@ def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
         assert extract_answer(text, thinking_opened=True) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("So \\boxed{5}.", "5"),
+        ("\\boxed {5}", "5"),
+        ("$\\boxed{\\frac{1}{2}}$", "\\frac{1}{2}"),
+        ("\\boxed{\\boxed{5}}", "\\boxed{5}"),
+        ("\\boxed{5} and again \\boxed{ 5 }", "5"),
+        ("put it in \\boxed{}: \\boxed{5}", "5"),
+        ("the set {1, 2} is \\boxed{{1, 2}}", "{1, 2}"),
+        ("\\boxed{\\}\\}}", "}}"),
+        ("<think>\\boxed{4}</think>\\boxed{5}", "5"),
+        ("<think>{ \\boxed{</think>\\boxed{5}", "5"),
+        ("thoughts</think>\\boxed{5}", "5"),
+        ("\\boxed{4}, no, \\boxed{5}", FormatFailure.MULTIPLE_ANSWERS),
+        ("\\boxed{5} or \\boxed{6", FormatFailure.MULTIPLE_ANSWERS),
+        ("\\boxed{5", FormatFailure.NO_ANSWER),
+        ("<answer>5</answer>", FormatFailure.NO_ANSWER),
+        ("\\boxed{ }", FormatFailure.EMPTY_ANSWER),
+        ("<think>\\boxed{5}", FormatFailure.UNFINISHED_THINKING),
+        ("<think>\\boxed{5}</think>", FormatFailure.NO_ANSWER),
+    ],
+)
+def test_the_one_box_after_the_thinking_is_found(text: str, expected: str) -> None:
+    found = extract_answer(text, answer_format=AnswerFormat.BOXED)
+    assert (found.failure or found.answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" 5\n", "5"),
+        ("<think>4</think>\n\n5", "5"),
+        ("Let me think. <think>4</think>5", "5"),
+        ("4</think>5", "5"),
+        ("<think>4</think>5<think>6</think>7", "7"),
+        ("<think>4</think> ", FormatFailure.EMPTY_ANSWER),
+        ("<think>5", FormatFailure.UNFINISHED_THINKING),
+        ("", FormatFailure.EMPTY_ANSWER),
+    ],
+)
+def test_all_text_after_the_thinking_is_the_answer(text: str, expected: str) -> None:
+    found = extract_answer(text, answer_format=AnswerFormat.TEXT)
+    assert (found.failure or found.answer) == expected
+
+
+@pytest.mark.parametrize("markers", MARKERS, ids=lambda markers: markers.opening)
+@pytest.mark.parametrize("answer_format", AnswerFormat)
+def test_the_markers_of_every_family_enclose_thinking(markers: Markers, answer_format: AnswerFormat) -> None:
+    right, other = write_answer("5", answer_format), write_answer("4", answer_format)
+    thinking = f"{markers.opening} {other} </no marker>"
+    read = partial(extract_answer, answer_format=answer_format)
+    assert read(f"{thinking}{markers.closing}{right}") == Extraction("5")
+    assert read(f"{other}{markers.closing}{right}") == Extraction("5"), "the prompt has opened the thinking"
+    assert read(thinking).failure is FormatFailure.UNFINISHED_THINKING
+    stranger = "</reasoning>" if markers.closing != "</reasoning>" else "</think>"
+    assert read(f"{thinking}{stranger}{right}").failure is FormatFailure.UNFINISHED_THINKING
+    assert opens_thinking(f"assistant {markers.opening}\n") and not opens_thinking(f"{markers.opening}{right}")
+
+
+@given(st.sampled_from(AnswerFormat), st.text(alphabet="a{}\\ \n<>5", min_size=1))
+def test_a_written_answer_is_found(answer_format: AnswerFormat, answer: str) -> None:
+    assume(answer.strip() == answer and "\\" not in answer)
+    assert extract_answer(write_answer(answer, answer_format), answer_format=answer_format) == Extraction(answer)
+
+
 def test_huge_hostile_texts_are_read_to_the_end() -> None:
     blanks = " " * 100_000
     for piece in ("<answer>", "<think>", "<answer", "<answer" + blanks, "<", "</", "</answer>", "<answer></answer>"):
         text = piece * (1_000_000 // len(piece))
         assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
+    for piece in ("\\boxed{", "{", "}", "\\boxed{x", "\\boxed{}", "\\", "[THINK]", "<|channel|>analysis", "◁think▷"):
+        text = piece * (1_000_000 // len(piece))
+        closed = f"<think>{text}</think>[/THINK]<|channel|>final<|message|>◁/think▷\\boxed{{5}}"
+        assert extract_answer(closed, answer_format=AnswerFormat.BOXED) == Extraction(answer="5")
+        extract_answer(text, answer_format=AnswerFormat.BOXED)
     text = "<think></think><answer>x</answer>" * 30_000
     assert extract_answer(text) == Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
 
