@@ -15,7 +15,9 @@ from reasoning_gym_environment import Grade, PromptedProblem, Tasks, grade_rows,
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, UnknownNameError
 from reasoning_gym_environment.integrations import recipe as module
 from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader
+from reasoning_gym_environment.records import AnswerFormat
 from reasoning_gym_environment.sampling.seeds import question_digest
+from reasoning_gym_environment.scoring.extraction import write_answer
 
 
 @pytest.fixture
@@ -143,6 +145,20 @@ async def test_after_a_failure_the_next_caller_tries_again(make_problem: Any) ->
     made = await grader._item(recipe)
     assert made == problem and await grader._item(recipe) is made
     assert attempts == 2
+
+
+@pytest.mark.parametrize("answer_format", AnswerFormat)
+def test_a_row_is_graded_in_the_answer_format_of_its_prompt(
+    tasks_in_process: Tasks, problem: PromptedProblem, answer_format: AnswerFormat
+) -> None:
+    recipe = Recipe.of(replace(problem, answer_format=answer_format))
+    answer = problem.entry["answer"]
+    completions = [write_answer(answer, form) for form in AnswerFormat]
+    grades = grade_rows(tasks_in_process, [recipe.as_row()] * 3, completions)
+    own = write_answer(answer, answer_format)
+    # Markup around an answer that is text does not count against it.
+    assert [grade.reward for grade in grades if grade.score.answer == answer] == [1.0]
+    assert [grade.reward == 1.0 for grade in grades][completions.index(own)]
 
 
 # --- rows
