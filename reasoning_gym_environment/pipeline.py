@@ -179,7 +179,7 @@ class GroupPipeline:
         """
         run = self.run
         problem = group.problem
-        unavailable_since = run.inference.servers.unavailable_since
+        unavailable_since = run.inference.servers.unavailable_since()
         name = "item_dropped"
         what = "item dropped, no completions"
         item = f"item {problem.index}, {problem.task}"
