@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
 from reasoning_gym_environment.errors import (
@@ -54,8 +55,10 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
     An answer is JSON, a status with JSON, or a function from the request to such an answer.
     """
     config = SimpleNamespace(base_url="http://h:1/v1/", model_name="m", api_key="x", timeout=9, server_type="T")
+    config.tokenizer_name = "my/tokenizer"
+    slots = {name: AsyncSemWithAdaptiveWeight(1000) for name in ("sem", "eval_sem")}
     tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-    made: Any = kind(AtroposServer(config=config), tokenizer)
+    made: Any = kind(AtroposServer(config=config, **slots), tokenizer)
     made.sent = []
     left = list(answers)
 
