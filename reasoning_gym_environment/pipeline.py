@@ -157,10 +157,9 @@ class GroupPipeline:
         parameters = RequestParameters(
             n=run.state.group_size,
             max_tokens=max_tokens,
-            temperature=config.train_temperature,
-            top_p=config.train_top_p,
             patience_s=run.mode.patience_s,
             timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
+            **config.train_sampling,
         )
         began = now()
         try:
@@ -221,7 +220,11 @@ class GroupPipeline:
         await self._observe(group)
         if run.drops_equal_scores and not group.has_signal:
             return None
-        return to_scored_data(group, include_messages=config.include_messages)
+        return to_scored_data(
+            group,
+            include_messages=config.include_messages,
+            temperature=config.train_temperature,
+        )
 
     async def _observe(self, group: Group) -> None:
         """Let the curriculum, the metrics and the dump of failed groups see a scored group."""

@@ -61,7 +61,7 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
 def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, max_token_len: int) -> None:
     assert len(group["tokens"]) == len(group["scores"]) == len(group["overrides"]) == 4
     assert len(set(group["scores"])) > 1
-    assert group["generation_params"]["sampled_at_step"] >= 0
+    assert group["generation_params"]["sampled_at_step"] >= 0 and group["generation_params"]["temperature"] == 1.0
     for tokens, mask, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
         assert len(tokens) == len(mask) == len(logprobs) < max_token_len
         prompt = sum(value == -100 for value in mask)

@@ -187,9 +187,10 @@ def first_request(
     prompt = inference.render(build_messages(FIRST_QUESTION))
     if evaluates:
         room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-        return prompt, RequestParameters(1, room, config.eval_temperature, split="eval")
+        sampling: dict[str, Any] = {"temperature": config.eval_temperature}
+        return prompt, RequestParameters(1, room, split="eval", **sampling)
     room = budget.of_completion(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-    return prompt, RequestParameters(config.group_size, room, config.train_temperature, config.train_top_p)
+    return prompt, RequestParameters(config.group_size, room, **config.train_sampling)
 
 
 def refuse_testing(inference: InferenceClient) -> None:

@@ -71,7 +71,7 @@ class Evaluator:
     concurrency: int
     thinking_opened: bool
     completions: int = 1
-    temperature: float = 0.1
+    temperature: float | None = 0.1
     partial_credit: PartialCredit = "exact"
     patience_s: float | None = None
 
@@ -174,12 +174,13 @@ class Evaluator:
         budget = self.budget(len(prompt.tokens))
         if budget is None:
             return sample_of(problem, attempt, unscored_fields("prompt_too_long"))
+        sampling: dict[str, Any] = {"temperature": self.temperature}
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,
-            temperature=self.temperature,
             split="eval",
             patience_s=self.patience_s,
+            **sampling,
         )
         try:
             [completion] = await self.inference.complete(prompt, parameters)

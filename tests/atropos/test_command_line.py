@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
@@ -118,6 +119,17 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> Non
         assert (server.model_name, server.timeout, server.base_url) == ("m", 7, "http://localhost:9004/v1")
         assert (made["slurm"], made["testing"]) == (False, False)
         assert (config.use_wandb, config.include_messages) == (True, command == "process")
+
+
+def test_sampling_parameters_that_are_none_stay_none_in_the_flags_the_file_and_the_saved_settings(run: Run) -> None:
+    names = ("train_temperature", "train_top_p", "eval_temperature")
+    Path("run.yaml").write_text("env: {train_temperature: null, train_top_p: none, eval_temperature: ~}\n")
+    flags = " ".join(f"--env.{name} none" for name in names)
+    for given in ("--config run.yaml", flags):
+        made = run(f"evaluate {given}")
+        assert [getattr(made["config"], name) for name in names] == [None] * 3
+        saved = yaml.safe_load(made["ran"][0])["env"]
+        assert [saved[name] for name in names] == [None] * 3
 
 
 def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
