@@ -166,10 +166,9 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     )
 
 
-def to_scored_data(group: Group, *, include_messages: bool, temperature: float | None = None) -> ScoredDataGroup:
+def to_scored_data(group: Group, *, include_messages: bool) -> ScoredDataGroup:
     """The group in the format of the trajectory API. Each list has one element for each rollout.
 
-    A trainer divides its logits by the `temperature` of `generation_params`, which is absent if it is None.
     `inference_logprobs` is absent if the server reported no log probabilities for some completion.
     """
     completions = [rollout.completion for rollout in group.rollouts]
@@ -181,8 +180,6 @@ def to_scored_data(group: Group, *, include_messages: bool, temperature: float |
     }
     if all(completion.logprobs is not None for completion in completions):
         data["inference_logprobs"] = [completion.logprobs for completion in completions]
-    if temperature is not None:
-        data["generation_params"] = {"temperature": temperature}
     if include_messages:
         data["messages"] = [
             [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions

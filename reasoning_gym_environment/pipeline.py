@@ -220,11 +220,7 @@ class GroupPipeline:
         await self._observe(group)
         if run.drops_equal_scores and not group.has_signal:
             return None
-        return to_scored_data(
-            group,
-            include_messages=config.include_messages,
-            temperature=config.train_temperature,
-        )
+        return to_scored_data(group, include_messages=config.include_messages)
 
     async def _observe(self, group: Group) -> None:
         """Let the curriculum, the metrics and the dump of failed groups see a scored group."""

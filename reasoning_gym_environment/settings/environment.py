@@ -113,6 +113,8 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     # Resuming.
     run_id: Annotated[str | None, SERVE] = Field(None, min_length=1)
     """Name of the run. A restarted `serve` finds its checkpoints by this name. Default: wandb_name and seed."""
+    checkpoint_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
+    """Folder for the checkpoints of `serve`. Default: the checkpoint_dir with which the trainer has registered."""
 
     # Atropos' settings, with validation.
     group_size: Annotated[int, TRAINING] = Field(4, ge=1)
@@ -122,7 +124,9 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
     """
     total_steps: Annotated[int, TRAINING] = Field(1000, ge=-1)
-    """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
+    """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
+    ends with an error after its own. For `process`, the number of groups.
+    """
     rollout_server_url: Annotated[str, SERVE] = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
 
