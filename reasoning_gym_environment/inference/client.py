@@ -3,7 +3,7 @@
     complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
-        └─> failed: the request is repeated, according to the RetryPolicy
+        └─> failed, or broken off by a provider: the request is repeated, according to the RetryPolicy
 
 No other code repeats requests. While all servers are unavailable, failures do not count against the prompt.
 
@@ -243,7 +243,7 @@ class InferenceClient:
         split: str,
         sampled_at: int | None,
     ) -> list[Completion]:
-        """Raises InferenceError if no completion of the reply is valid."""
+        """Raises InferenceError if no completion is valid, and BrokenOffError if a chat server broke them all off."""
         completions = []
         problem = "there are none"
         is_broken_off = False

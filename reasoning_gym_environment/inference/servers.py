@@ -5,6 +5,7 @@
                RequestRefusedError   the server refuses this request, however often it is repeated (400, 404, 422 ...)
                ServerBusyError       the server accepts it later (429, or 503 with Retry-After)
                InferenceError        no connection, no answer in time, another status, a reply without completions
+               EnvironmentSetupError the server's tokenizer is not ours (same_tokenizer.py)
 
 server_types.py has the types of servers. Servers of the same type mostly differ in these two numbers, which a request
 at the start finds out. The report of any other refusal quotes the server and names the setting to change.
