@@ -39,7 +39,11 @@ def is_local(url: str) -> bool:
     >>> [is_local(url) for url in ("http://127.0.0.2:9/v1", "http://[::1]/v1", "http://gpu7/v1", "https://a.com/v1")]
     [True, True, True, False]
     """
-    host = urlsplit(url).hostname or ""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        # The request reports that the address is malformed.
+        return False
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

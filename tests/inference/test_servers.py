@@ -193,6 +193,12 @@ def test_hosts_without_a_dot_and_loopback_addresses_are_local() -> None:
         assert not is_local(f"https://{host}/v1"), host
 
 
+async def test_a_malformed_address_is_an_error_of_the_server() -> None:
+    config = SimpleNamespace(base_url="http://[::1/v1", model_name="m", api_key="x", timeout=2, server_type="T")
+    server: Any = ChatAdapter(AtroposServer(config=config), None)
+    assert "http://[::1/v1/models: " in str(await server.why_unreachable(2.0))
+
+
 @pytest.mark.parametrize(
     ("kind", "url", "path"),
     [
