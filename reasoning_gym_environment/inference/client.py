@@ -252,7 +252,8 @@ class InferenceClient:
             if invalid_reason:
                 problem = detail
                 is_broken_off = raw.text is not None
-                what = f"completions with {invalid_reason}, sent without advantage"
+                consequence = "sent without advantage" if split == "train" else "not scored"
+                what = f"completions with {invalid_reason}, {consequence}"
                 name = f"completions with {invalid_reason}".replace(" ", "_")
                 self.events.note(name, what, f"{server.address}: {detail}")
             completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
