@@ -46,8 +46,11 @@ BAD_INPUT = 2
 
 KEY = "openai.api_key"
 KEY_ENV = "openai.api_key_env"
-VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-"""A variable as shells and other programs write it."""
+VARIABLE = re.compile(r"\$\{(?:(?:oc\.)?env:)?([A-Za-z_]\w*)[^{}]*\}")
+"""A variable as shells and OmegaConf write it. The group is its name, without a default, which may be an API key."""
+
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of the key `<<`."""
 
 SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
 
@@ -290,6 +293,8 @@ def _check_document(path: Path, document: yaml.Node | None) -> None:
 
 
 def _joined(name: str, key: yaml.Node) -> str:
+    if key.tag == MERGE:
+        return name
     return f"{name}.{key.value}".removeprefix(".")
 
 
@@ -297,6 +302,8 @@ def _repeated_keys(name: str, mapping: yaml.MappingNode) -> list[str]:
     lines: dict[str, int] = {}
     problems = []
     for key, _ in mapping.value:
+        if key.tag == MERGE:
+            continue
         full_name = _joined(name, key)
         line = key.start_mark.line + 1
         if full_name in lines:

@@ -238,7 +238,8 @@ def test_an_error_of_the_file_names_the_line_and_does_not_quote_a_key_in_it(refu
             "openai:\n- {base_url: 'http://${HOST}:8000/v1'}\n",
             ["line 2: openai.base_url has the variable HOST, .* give the flag --openai.base_url"],
         ),
-        ("env: {include_tasks: [gcd, '${oc.env:TASK}']}\n", ["line 1: env.include_tasks has the variable oc.env:TASK"]),
+        ("env: {include_tasks: [gcd, '${oc.env:TASK}']}\n", ["line 1: env.include_tasks has the variable TASK, "]),
+        ("openai: {<<: {api_key: '${KEY:-sk-x}'}}\n", ["line 1: openai.api_key has the variable KEY, .*: KEY."]),
     ],
 )
 def test_a_key_that_comes_twice_and_a_variable_are_errors_with_name_and_line(
