@@ -216,6 +216,7 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
     # The folder exists before the imports below: wandb chooses its own at import. It is removed after everything else.
     atexit.register(temporary.cleanup)
     tempfile.tempdir = temporary.name
+    _use_home_if_there_is_none(temporary.name)
     from .atropos import command_line
     from .env import ReasoningGymEnv
 
@@ -230,6 +231,22 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         command = f"reasoning-gym-env report {folder} -o report.html"
         logging.getLogger(__name__).info("The results are in %s. Show them with: `%s`", folder, command)
     return 0
+
+
+def _use_home_if_there_is_none(folder: str) -> None:
+    """Use `folder` as the home directory of a user who has none: neither HOME nor an entry in the system's list.
+
+    Containers often run as such a user, and wandb ends with a traceback then.
+    """
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = folder
+        print(
+            "reasoning-gym-env: There is no home directory, so the caches of libraries are removed when the command "
+            "ends. Set HOME to keep them.",
+            file=sys.stderr,
+        )
 
 
 def _write_page(config: Any) -> None:

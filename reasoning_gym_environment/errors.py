@@ -42,7 +42,13 @@ class GenerationCrashedError(GenerationError):
 
 
 class InferenceError(Exception):
-    """The inference server did not return the requested completions."""
+    """The inference server did not return the requested completions. `status` is that of its answer; 0 without one."""
+
+    status = 0
+
+
+class BrokenOffError(InferenceError):
+    """A provider answered, and broke off every completion, for example because of its content filter."""
 
 
 class RequestTimeoutError(InferenceError):
@@ -60,9 +66,10 @@ class UnreadableReplyError(InferenceError):
 class ServerBusyError(InferenceError):
     """The server is busy. It accepts this request in `pause_s` seconds, which is 0 if the server gives no time."""
 
-    def __init__(self, message: str, pause_s: float) -> None:
+    def __init__(self, message: str, pause_s: float, *, status: int = 0) -> None:
         super().__init__(message)
         self.pause_s = pause_s
+        self.status = status
 
 
 class RequestRefusedError(InferenceError):

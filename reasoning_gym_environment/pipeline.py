@@ -157,10 +157,9 @@ class GroupPipeline:
         parameters = RequestParameters(
             n=run.state.group_size,
             max_tokens=max_tokens,
-            temperature=config.train_temperature,
-            top_p=config.train_top_p,
             patience_s=run.mode.patience_s,
             timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
+            **config.train_sampling,
         )
         began = now()
         try:
@@ -179,7 +178,7 @@ class GroupPipeline:
         """
         run = self.run
         problem = group.problem
-        unavailable_since = run.inference.servers.unavailable_since
+        unavailable_since = run.inference.servers.unavailable_since()
         name = "item_dropped"
         what = "item dropped, no completions"
         item = f"item {problem.index}, {problem.task}"

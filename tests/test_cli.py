@@ -61,7 +61,7 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
 def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, max_token_len: int) -> None:
     assert len(group["tokens"]) == len(group["scores"]) == len(group["overrides"]) == 4
     assert len(set(group["scores"])) > 1
-    assert group["generation_params"]["sampled_at_step"] >= 0
+    assert group["generation_params"]["sampled_at_step"] >= 0 and group["generation_params"]["temperature"] == 1.0
     for tokens, mask, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
         assert len(tokens) == len(mask) == len(logprobs) < max_token_len
         prompt = sum(value == -100 for value in mask)
@@ -113,6 +113,39 @@ def test_evaluate_writes_its_results_and_says_where_they_are(
     assert metrics["eval/percent_correct"] == pytest.approx(sum(row["score"] for row in samples_in(folder)) / 3)
     kept = (folder / "evaluate_config.yaml").read_text()
     assert "num_eval_samples_per_task: 3" in kept and "sk-secret" not in kept
+
+
+NO_USER = """
+import pwd
+
+def no_entry(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = no_entry
+"""
+"""A sitecustomize module: the user of the process has no entry in the system's list."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", [None, "/nonexistent"])
+def test_a_user_without_a_home_directory_can_run_the_commands(
+    home: str | None,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    adding_server: ThreadedMockServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_USER)
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    settings = {**EVALUATION, "env__use_wandb": True, "env__num_eval_samples_per_task": 1}
+    evaluation = ["evaluate", *flags(tokenizer_dir, adding_server.base_url, **settings)]
+    for command in (["--help"], ["tasks", "chain_sum"], evaluation):
+        result = run([*CONSOLE_SCRIPT, *command], tmp_path, WANDB_MODE="offline", PYTHONPATH=str(tmp_path))
+        assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+        needs_home = home is None and command is evaluation
+        assert ("There is no home directory" in result.stderr) is needs_home
 
 
 @pytest.mark.slow

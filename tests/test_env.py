@@ -200,6 +200,15 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     assert parameters["reasoning_gym_environment_version"] == __version__
 
 
+async def test_results_record_that_requests_had_no_temperature(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path), eval_temperature="none")
+    await env.evaluate()
+    metrics = json.loads((tmp_path / "step-0" / "metrics.json").read_text())
+    assert metrics["config_general"]["generation_parameters"]["temperature"] is None
+
+
 async def test_an_evaluation_is_named_after_the_step_at_which_its_questions_are_requested(
     ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -45,6 +46,12 @@ BAD_INPUT = 2
 
 KEY = "openai.api_key"
 KEY_ENV = "openai.api_key_env"
+VARIABLE = re.compile(r"\$\{(?:(?:oc\.)?env:)?([A-Za-z_]\w*)[^{}]*\}")
+"""A variable as shells and OmegaConf write it. The group is its name, without a default, which may be an API key."""
+
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of the key `<<`."""
+
 SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
 
 
@@ -239,7 +246,10 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
     try:
         # The errors about a text quote its lines, which may hold an API key. The errors about a file do not.
         with path.open(encoding="utf-8") as file:
-            data = yaml.safe_load(file)
+            loader = yaml.SafeLoader(file)
+            document = loader.get_single_node()
+            _check_document(path, document)
+            data: Any = None if document is None else loader.construct_document(document)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -255,6 +265,65 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
             f"{path}: expected the sections env (a mapping), openai (a mapping, or a list of them), slurm and testing."
         )
     return sections
+
+
+def _check_document(path: Path, document: yaml.Node | None) -> None:
+    """Raise EnvironmentSetupError for each key that a mapping has twice, and for each variable in a value.
+
+    YAML keeps the last value of a key, and knows no variables, so both would be other settings than the file shows.
+    """
+    problems: list[str] = []
+    waiting = [("", document)] if document else []
+    checked: set[int] = set()
+    while waiting:
+        name, node = waiting.pop()
+        # An alias is the node itself again, perhaps within itself.
+        if id(node) in checked:
+            continue
+        checked.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            problems += _variables_in(name, node)
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(name, part) for part in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            problems += _repeated_keys(name, node)
+            waiting += [(_joined(name, key), value) for key, value in node.value]
+    if problems:
+        raise EnvironmentSetupError("\n".join(f"{path}, {problem}" for problem in problems))
+
+
+def _joined(name: str, key: yaml.Node) -> str:
+    if key.tag == MERGE:
+        return name
+    return f"{name}.{key.value}".removeprefix(".")
+
+
+def _repeated_keys(name: str, mapping: yaml.MappingNode) -> list[str]:
+    lines: dict[str, int] = {}
+    problems = []
+    for key, _ in mapping.value:
+        if key.tag == MERGE:
+            continue
+        full_name = _joined(name, key)
+        line = key.start_mark.line + 1
+        if full_name in lines:
+            problems.append(f"line {line}: {full_name} is already in line {lines[full_name]}. Keep one of them.")
+        lines.setdefault(full_name, line)
+    return problems
+
+
+def _variables_in(name: str, value: yaml.ScalarNode) -> list[str]:
+    found = VARIABLE.search(value.value)
+    if found is None:
+        return []
+    variable = found[1]
+    remedy = f"write its value, or leave {name} out and give the flag --{name}, in which the shell replaces variables"
+    if name == KEY:
+        remedy = f"use api_key_env: {variable}"
+    return [
+        f"line {value.start_mark.line + 1}: {name} has the variable {variable}, which is not replaced in this file: "
+        f"{remedy}."
+    ]
 
 
 # --- the settings of the run

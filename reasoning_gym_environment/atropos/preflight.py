@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-import aiohttp
 import wandb
 from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
@@ -34,7 +33,6 @@ from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..settings.environment import ReasoningGymEnvConfig
 from ..settings.servers import PLACEHOLDER
-from ..utils.http import NoAnswerError, exchange
 from ..utils.logs import add_default_handler, has_own_handler
 from ..utils.resilience import Outage, with_deadline
 
@@ -185,7 +183,7 @@ def first_request(
         room = prompts.room_for_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
         return prompt, RequestParameters(1, room, config.eval_temperature, split="eval")
     room = prompts.room_for_training(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-    return prompt, RequestParameters(config.group_size, room, config.train_temperature, config.train_top_p)
+    return prompt, RequestParameters(config.group_size, room, **config.train_sampling)
 
 
 def refuse_testing(inference: InferenceClient) -> None:
@@ -211,7 +209,7 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
     _check_wandb(config)
-    await _wait_until_reachable([adapter.health_url for adapter in inference.adapters])
+    await _wait_until_reachable(inference.adapters)
 
 
 async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, prompts: Prompts) -> None:
@@ -241,7 +239,7 @@ async def check_offline_use(
         return
     _check_wandb(config)
     prompt, parameters = first_request(config, prompts, evaluates=evaluates)
-    problems = await asyncio.gather(*(_probe(adapter.health_url) for adapter in adapters))
+    problems = await asyncio.gather(*map(_probe, adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
@@ -313,25 +311,14 @@ async def _ask_once(server: ServerAdapter, prompt: Prompt, parameters: RequestPa
         logger.warning("No completions at first: %s.", str(error).rstrip("."))
 
 
-async def _probe(url: str) -> str | None:
-    """None if something answers at `url`, else one line why not.
-
-    502 and above: a proxy without its server, or a server that still loads. A server may have no list of models and
-    answer 500 there; the server is available nevertheless.
-    """
-    timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-    try:
-        async with aiohttp.ClientSession() as session:
-            answer = await exchange(session, "GET", url, timeout=timeout)
-    except NoAnswerError as error:
-        return f"{url}: {error}"
-    return f"{url} answers {answer.status}" if answer.status >= 502 else None
+async def _probe(server: ServerAdapter) -> str | None:
+    return await server.why_unreachable(PROBE_TIMEOUT_S)
 
 
-async def _wait_until_reachable(urls: list[str]) -> None:
-    """Return once one of `urls` answers. Log the wait at once, and every minute."""
+async def _wait_until_reachable(servers: Sequence[ServerAdapter]) -> None:
+    """Return once one of the servers answers. Log the wait at once, and every minute."""
     outage = Outage(logger, "The inference server", first_delay_s=RETRY_S, max_delay_s=RETRY_S)
-    while urls and all(problems := await asyncio.gather(*map(_probe, urls))):  # noqa: ASYNC110
+    while servers and all(problems := await asyncio.gather(*map(_probe, servers))):  # noqa: ASYNC110
         await asyncio.sleep(outage.failed(str(problems[0]), "waiting; start it, or set openai.base_url"))
     outage.over()
 

@@ -70,7 +70,7 @@ class Evaluator:
     prompts: Prompts
     concurrency: int
     completions: int = 1
-    temperature: float = 0.1
+    temperature: float | None = 0.1
     partial_credit: PartialCredit = "exact"
     patience_s: float | None = None
 
@@ -176,9 +176,9 @@ class Evaluator:
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,
-            temperature=self.temperature,
             split="eval",
             patience_s=self.patience_s,
+            temperature=self.temperature,
         )
         try:
             [completion] = await self.inference.complete(prompt, parameters)

@@ -3,7 +3,7 @@
     complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
-        └─> failed: the request is repeated, according to the RetryPolicy
+        └─> failed, or broken off by a provider: the request is repeated, according to the RetryPolicy
 
 No other code repeats requests. While all servers are unavailable, failures do not count against the prompt.
 
@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import (
+    BrokenOffError,
     EnvironmentSetupError,
     InferenceError,
     RequestRefusedError,
@@ -36,7 +37,7 @@ from ..utils.resilience import RepeatedEvents, cancel_and_wait, with_deadline
 from .chat_tokenizer import ChatTokenizer, Prompt
 from .prompts import RequestParameters
 from .server_pool import RetryPolicy, ServerPool
-from .servers import RawCompletion, Reply, ServerAdapter
+from .servers import BROKEN_OFF, RawCompletion, Reply, ServerAdapter
 from .spending import Spending
 
 logger = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ REFUSED_FOR_S = 1800.0
 LARGEST_LOGPROB = 1e-3
 """Log probabilities are rounded, so slightly positive values are accepted."""
 
-SMALLEST_LOGPROB = -3.4e38
-"""Trainers read log probabilities as 32-bit floats, in which smaller values are infinite."""
+MINUS_INFINITY = -9999.0
+"""vLLM writes this in place of minus infinity, which JSON does not know. No sampled token is this improbable."""
 
 NEVER_REPEATED = (RequestRefusedError, RequestTimeoutError, UnavailableError)
 """Failures after which a request is not repeated.
@@ -222,14 +223,17 @@ class InferenceClient:
         split: str,
         sampled_at: int | None,
     ) -> list[Completion]:
-        """Raises InferenceError if no completion of the reply is valid."""
+        """Raises InferenceError if no completion is valid, and BrokenOffError if a chat server broke them all off."""
         completions = []
         problem = "there are none"
+        is_broken_off = False
         for raw in reply.completions:
             invalid_reason, detail = self._invalid(raw, split)
             if invalid_reason:
                 problem = detail
-                what = f"completions with {invalid_reason}, sent without advantage"
+                is_broken_off = raw.text is not None
+                consequence = "sent without advantage" if split == "train" else "not scored"
+                what = f"completions with {invalid_reason}, {consequence}"
                 name = f"completions with {invalid_reason}".replace(" ", "_")
                 self.events.note(name, what, f"{server.address}: {detail}")
             completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
@@ -239,17 +243,21 @@ class InferenceClient:
         self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
-            raise InferenceError(f"{server.address}: {count}: {problem}")
+            kind = BrokenOffError if is_broken_off else InferenceError
+            raise kind(f"{server.address}: {count}: {problem}")
         return completions
 
     def _invalid(self, raw: RawCompletion, split: str) -> tuple[str | None, str]:
         """The reason why a completion must not count, and its details; (None, "") for a valid completion."""
         if split == "train" and not raw.ids:
             return "no_tokens", "it has no tokens"
+        if raw.finish_reason in BROKEN_OFF:
+            name = "aborted" if raw.finish_reason == "abort" else raw.finish_reason
+            return name, f"its finish reason is {raw.finish_reason}"
         if raw.text is not None:
             return None, ""
-        if raw.finish_reason in (None, "abort"):
-            return "aborted", f"its finish reason is {raw.finish_reason}"
+        if raw.finish_reason is None:
+            return "aborted", "it has no finish reason"
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
@@ -306,6 +314,6 @@ def _problem_of(logprobs: list[Any], count: int) -> str:
         return f"{len(logprobs)} log probabilities for {count} tokens"
     for logprob in logprobs:
         is_number = isinstance(logprob, (int, float))
-        if not (is_number and SMALLEST_LOGPROB <= logprob <= LARGEST_LOGPROB):
+        if not (is_number and MINUS_INFINITY < logprob <= LARGEST_LOGPROB):
             return f"a log probability is {logprob!r:.60}"
     return ""

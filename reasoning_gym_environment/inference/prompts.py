@@ -95,7 +95,7 @@ class RequestParameters:
 
     n: int
     max_tokens: int
-    temperature: float
+    temperature: float | None
     top_p: float | None = None
     split: str = "train"
     patience_s: float | None = None

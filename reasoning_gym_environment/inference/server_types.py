@@ -8,16 +8,36 @@ openai               /v1/chat/completions                                     no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..errors import EnvironmentSetupError, RequestRefusedError
+from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
 from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
-from .servers import MAY_DEPEND_ON_FORM, RawCompletion, Reply, ServerAdapter
+from .servers import (
+    BROKEN_OFF,
+    CUT_OFF,
+    MAY_DEPEND_ON_FORM,
+    RawCompletion,
+    Reply,
+    ServerAdapter,
+    known_finish_reason,
+)
 
 NO_SUCH_ENDPOINT = (404, 405)
+
+MAY_LACK_GENERATE = (403, *NO_SUCH_ENDPOINT, 422, 502, 503)
+"""What a server or its gateway may answer to `/generate` although it has `/v1/completions`."""
+
+OTHER_SERVERS = {
+    "input_ids": "an SGLang server: set openai.server_type to sglang",
+    "`inputs`": "a text-generation-inference server, which reports no tokens to train on: set openai.server_type to "
+    "openai, for evaluate and process",
+    "'prompts'": "`trl vllm-serve` of TRL before 1.11, which is not supported: update TRL, whose newer releases start "
+    "a vLLM server",
+}
+"""Servers that also have a `/generate`, by the name of the field that they miss in a request for vLLM."""
 
 WHOLE_DISTRIBUTION = {
     "top_p": 1.0,
@@ -39,16 +59,39 @@ class VllmAdapter(ServerAdapter):
     _has_generate: bool | None = None
 
     async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
-        if self._has_generate is not False:
-            try:
-                reply = await self._generate(prompt, parameters)
-            except RequestRefusedError as error:
-                if self._has_generate or error.status not in NO_SUCH_ENDPOINT:
-                    raise
-            else:
-                self._has_generate = True
-                return reply
-        reply = await self._complete(prompt, parameters)
+        if self._has_generate is False:
+            return await self._complete(prompt, parameters)
+        try:
+            reply = await self._generate(prompt, parameters)
+        except InferenceError as error:
+            if self._has_generate:
+                raise
+            self._refuse_other_server(error)
+            if error.status not in MAY_LACK_GENERATE and not isinstance(error, UnreadableReplyError):
+                raise
+            return await self._complete_instead(prompt, parameters, error)
+        self._has_generate = True
+        return reply
+
+    def _refuse_other_server(self, error: InferenceError) -> None:
+        """Raise RequestRefusedError if the error of `/generate` shows a server of another type."""
+        if error.status not in MAY_DEPEND_ON_FORM:
+            return
+        for field, remedy in OTHER_SERVERS.items():
+            if field in str(error):
+                advice = f"{error}. openai.server_type is vllm, and this seems to be {remedy}."
+                raise RequestRefusedError(str(error), advice=advice, status=error.status) from error
+
+    async def _complete_instead(self, prompt: Prompt, parameters: RequestParameters, error: InferenceError) -> Reply:
+        """The reply of `/v1/completions` after the `error` of `/generate`. Raises the error that says more."""
+        try:
+            reply = await self._complete(prompt, parameters)
+        except InferenceError as second:
+            names_model = str(self.config.model_name) in str(second)
+            is_no_endpoint = second.status in NO_SUCH_ENDPOINT and not names_model
+            if error.status in NO_SUCH_ENDPOINT or not (is_no_endpoint or isinstance(second, UnreadableReplyError)):
+                raise
+            raise error from second
         self._has_generate = False
         return reply
 
@@ -78,6 +121,7 @@ class VllmAdapter(ServerAdapter):
 def _of_lists(reply: Any) -> Reply:
     """`logprobs` has, for each token of a completion, a list with a single mapping {token id: log probability}."""
     completions = []
+    texts = _texts_in(reply.get("text"))
     for row, reason in zip(reply["logprobs"], reply["finish_reasons"], strict=True):
         ids = []
         logprobs = []
@@ -85,8 +129,17 @@ def _of_lists(reply: Any) -> Reply:
             [(token, logprob), *_] = position[0].items()
             ids.append(int(token))
             logprobs.append(logprob)
-        completions.append(RawCompletion(reason, ids, logprobs))
+        completions.append(RawCompletion(reason, ids, logprobs, reported_text=next(texts, None)))
     return Reply(completions)
+
+
+def _texts_in(given: Any) -> Iterator[str | None]:
+    texts = given if isinstance(given, list) else []
+    return (_text_or_none(text) for text in texts)
+
+
+def _text_or_none(given: Any) -> str | None:
+    return given if isinstance(given, str) else None
 
 
 def _of_choices(reply: Any) -> Reply:
@@ -97,7 +150,13 @@ def _of_choices(reply: Any) -> Reply:
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
         reported = choice.get("logprobs") or {}
         logprobs = list(reported.get("token_logprobs") or [])
-        completions.append(RawCompletion(choice.get("finish_reason"), list(choice["token_ids"]), logprobs))
+        completion = RawCompletion(
+            choice.get("finish_reason"),
+            list(choice["token_ids"]),
+            logprobs,
+            reported_text=_text_or_none(choice.get("text")),
+        )
+        completions.append(completion)
     prompt_ids = choices[0].get("prompt_token_ids") if choices else None
     return Reply(completions, prompt_ids)
 
@@ -124,15 +183,17 @@ def _of_meta_info(reply: Any) -> Reply:
         tokens = meta["output_token_logprobs"]
         ids = [token[1] for token in tokens]
         logprobs = [token[0] for token in tokens]
-        reason = meta.get("finish_reason")
-        if isinstance(reason, dict):
-            reason = reason.get("type")
-        completions.append(RawCompletion(reason, ids, logprobs))
+        text = _text_or_none(choice.get("text"))
+        completions.append(RawCompletion(meta.get("finish_reason"), ids, logprobs, reported_text=text))
     return Reply(completions)
 
 
 class ChatAdapter(ServerAdapter):
-    """A server with OpenAI's chat API: text only."""
+    """A server with OpenAI's chat API: text only.
+
+    A provider that has spent the whole token budget on thinking replies without any choice, or with a choice without a
+    message. Such a completion is empty and cut off.
+    """
 
     has_tokens = False
     # Providers have limits. Atropos uses the same number.
@@ -174,16 +235,23 @@ class ChatAdapter(ServerAdapter):
         # For OpenAI's own servers, Atropos has set the other name.
         if "max_tokens" in request:
             request[limit_name] = request.pop("max_tokens")
-        completions_in = partial(self._completions_in, thinking_opened=prompt.thinking_opened)
+        completions_in = partial(self._completions_in, n=parameters.n, thinking_opened=prompt.thinking_opened)
         return await self._read(f"{self.address}/chat/completions", request, completions_in)
 
-    def _completions_in(self, reply: Any, *, thinking_opened: bool) -> Reply:
+    def _completions_in(self, reply: Any, *, n: int, thinking_opened: bool) -> Reply:
         completions = []
-        for choice in reply["choices"]:
-            text = _text_of(choice["message"], thinking_opened)
+        choices = reply["choices"]
+        if not choices and reply.get("error"):
+            raise ValueError("an error instead of choices")
+        for choice in choices or [{}] * n:
+            reason = known_finish_reason(choice.get("finish_reason"))
+            message = choice.get("message")
+            if message is None:
+                message = {}
+                reason = reason if reason in BROKEN_OFF else CUT_OFF
+            text = _text_of(message, thinking_opened)
             # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
             text = text.encode(errors="replace").decode()
-            reason = choice.get("finish_reason")
             completions.append(RawCompletion(reason, self._tokenized(text, reason), text=text))
         usage = reply.get("usage") or {}
         used = usage.get("completion_tokens")
@@ -192,11 +260,12 @@ class ChatAdapter(ServerAdapter):
     def _tokenized(self, text: str, reason: Any) -> list[int]:
         """The tokens of a text as the model would have written it.
 
-        The chat template is not used, because templates of reasoning models drop the thinking of earlier turns.
+        The chat template is not used, because templates of reasoning models drop the thinking of earlier turns. An
+        empty text has one token, because trainers divide by the number of tokens.
         """
         ids = list(self._tokenizer.encode(text, add_special_tokens=False))
         end = self._tokenizer.eos_token_id
-        if reason == "stop" and end is not None:
+        if (reason == "stop" or not ids) and end is not None:
             ids.append(end)
         return ids
 
@@ -206,7 +275,9 @@ def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
 
     Reasoning without content after it was cut off, so its tag stays open.
     """
-    content = message.get("content") or ""
+    content = message.get("content") or message.get("refusal") or ""
+    if isinstance(content, list):
+        content = "".join(_text_of_part(part) for part in content)
     if not isinstance(content, str):
         raise TypeError("the content is not text")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -214,6 +285,12 @@ def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
         return content
     opened = reasoning.strip() if thinking_opened else f"<think>\n{reasoning.strip()}"
     return f"{opened}\n</think>\n{content}" if content else opened
+
+
+def _text_of_part(part: Mapping[str, Any]) -> str:
+    """The text of a part of a message. A refusal is text of the model too. Other parts, such as images, have none."""
+    text = part.get("text") or part.get("refusal") or ""
+    return text if isinstance(text, str) else ""
 
 
 ADAPTERS: dict[str, type[ServerAdapter]] = {

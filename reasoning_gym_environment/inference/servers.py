@@ -5,6 +5,7 @@
                RequestRefusedError   the server refuses this request, however often it is repeated (400, 404, 422 ...)
                ServerBusyError       the server accepts it later (429, or 503 with Retry-After)
                InferenceError        no connection, no answer in time, another status, a reply without completions
+               EnvironmentSetupError the server's tokenizer is not ours (same_tokenizer.py)
 
 server_types.py has the types of servers. Servers of the same type mostly differ in these two numbers, which a request
 at the start finds out. The report of any other refusal quotes the server and names the setting to change.
@@ -31,9 +32,10 @@ from ..errors import (
     UnreadableReplyError,
 )
 from ..records import MIN_COMPLETION_TOKENS
-from ..utils.http import Answer, NoAnswerError, exchange
+from ..utils.http import Answer, NoAnswerError, exchange, is_local
 from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
+from .same_tokenizer import is_same_tokenizer, known_ids
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +87,42 @@ own manager of servers reads, so no environment gets completions from it.
 """
 
 
+CUT_OFF = "length"
+"""The finish reason of a completion that the token limit cut off."""
+
+CUT_OFF_NAMES = ("model_length", "max_tokens", "max_output_tokens")
+"""Other names of this reason."""
+
+BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
+"""The finish reasons of completions that the server broke off, so that they say nothing about the model."""
+
+
 @dataclass(frozen=True)
 class RawCompletion:
-    """A completion as the server returned it, unchecked. `text` is None if the server returned token ids."""
+    """A completion as the server returned it, unchecked. `text` is None if the server returned token ids.
+
+    `finish_reason` gets the name that the rest of the package knows, whatever the type of the server.
+    `reported_text` is the server's own text of the token ids, or None if it gives none.
+    """
 
     finish_reason: Any
     ids: list[Any]
     logprobs: list[Any] | None = None
     text: str | None = None
+    reported_text: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "finish_reason", known_finish_reason(self.finish_reason))
+
+
+def known_finish_reason(reason: Any) -> Any:
+    """The finish reason by the name that OpenAI's servers use. SGLang has its name in the field `type`."""
+    if isinstance(reason, Mapping):
+        reason = reason.get("type")
+    if not isinstance(reason, str):
+        return reason
+    name = reason.lower()
+    return CUT_OFF if name in CUT_OFF_NAMES else name
 
 
 @dataclass(frozen=True)
@@ -139,6 +169,8 @@ class ServerAdapter:
             self.completions_per_request = 1
         self.found: dict[str, int] = {}
         """The context length and the completions of a request, if the server showed them."""
+        self._has_our_tokenizer = False
+        """Whether a reply has shown that the server's tokenizer is ours."""
 
     @property
     def health_url(self) -> str:
@@ -183,7 +215,7 @@ class ServerAdapter:
         if answer.status >= 400:
             raise self._error_of(answer)
         try:
-            return completions_in(json.loads(answer.text))
+            reply = completions_in(json.loads(answer.text))
         except MALFORMED as error:
             # Some servers report an error with status 200.
             found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
@@ -191,13 +223,36 @@ class ServerAdapter:
                 f"{self.address}: the reply does not have the format of openai.server_type {self.config.server_type} "
                 f"({found}): check openai.base_url, which usually ends in /v1, and openai.server_type"
             ) from error
+        for completion in reply.completions:
+            self._compare_tokenizers(completion)
+        return reply
+
+    def _compare_tokenizers(self, completion: RawCompletion) -> None:
+        """Raise EnvironmentSetupError if the server's text is not the text of its token ids.
+
+        With another tokenizer than the model's, every reward would be 0. The first completions that are long enough
+        decide it.
+        """
+        reported = completion.reported_text
+        if self._has_our_tokenizer or not reported:
+            return
+        is_same = is_same_tokenizer(self._tokenizer, completion.ids, reported)
+        if is_same is False:
+            decoded = self._tokenizer.decode(known_ids(self._tokenizer, completion.ids))
+            raise EnvironmentSetupError(
+                f"The tokenizer {self.config.tokenizer_name!r} is not that of the model {self.config.model_name!r} at "
+                f"{self.address}: the server reports the text {reported[:60]!r}, and the tokenizer decodes its token "
+                f"ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of this model."
+            )
+        self._has_our_tokenizer = bool(is_same)
 
     async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> Answer:
         """Make one request. Connections are not reused, because a server may restart any time."""
         headers = {"Authorization": f"Bearer {self.config.api_key}"} if self.config.api_key else {}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         # Providers may be behind a proxy of the environment. The user's own servers are addressed directly.
-        async with aiohttp.ClientSession(trust_env=not self.has_tokens) as session:
+        uses_proxy = not self.has_tokens and not is_local(url)
+        async with aiohttp.ClientSession(trust_env=uses_proxy) as session:
             return await exchange(session, method, url, timeout=timeout, json=body, headers=headers)
 
     def _error_of(self, answer: Answer) -> InferenceError:
@@ -208,15 +263,29 @@ class ServerAdapter:
         is_rate_limit = status == 429 and "insufficient_quota" not in answer.text
         is_overload = status == 503 and "Retry-After" in answer.headers
         if is_rate_limit or is_overload:
-            return ServerBusyError(message, pause_in(answer.headers))
+            return ServerBusyError(message, pause_in(answer.headers), status=status)
         if status not in (*REFUSED, 429):
-            return InferenceError(message)
+            error = InferenceError(message)
+            error.status = status
+            return error
         remedy = REMEDIES.get(status, SAMPLING_REMEDY)
         request = f"{self.address} answers {status} to a request for {self.config.model_name!r}"
         advice = f"{request}: {sentence.rstrip('.')}. Check {remedy}."
         return RequestRefusedError(message, advice=advice, status=status)
 
     # --- what the server supports
+
+    async def why_unreachable(self, timeout_s: float) -> str | None:
+        """None if something answers at `health_url`, else one line why not.
+
+        502 and above: a proxy without its server, or a server that still loads. A server may have no list of models and
+        answer 500 there; the server is available nevertheless.
+        """
+        try:
+            answer = await self._exchange("GET", self.health_url, timeout_s)
+        except NoAnswerError as error:
+            return f"{self.health_url}: {error}"
+        return f"{self.health_url} answers {answer.status}" if answer.status >= 502 else None
 
     async def probe(self, prompt: Prompt, parameters: RequestParameters) -> None:
         """Make the first request, and find out the context length and the completions of a request.
@@ -267,16 +336,25 @@ class ServerAdapter:
         logger.info("%s: %s is %d (%s).", self.address, name, value, reason.rstrip("."))
 
     async def _context_of_model(self) -> int | None:
-        """The context of our model at `/v1/models`: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""
+        """The context of our model at `/v1/models`: `max_model_len` (vLLM, SGLang) or `context_length` (providers).
+
+        vLLM reports no length for a LoRA adapter. The adapter has the length of its `parent`.
+        """
         # An error is ignored here, because the request that follows reports it.
         with contextlib.suppress(NoAnswerError, *MALFORMED):
             answer = await self._exchange("GET", f"{self.root}/v1/models", timeout_s=10.0)
             models = json.loads(answer.text)["data"]
-            ours = [model for model in models if model["id"] == self.config.model_name]
-            [model] = ours or models
-            length = int(model.get("max_model_len") or model.get("context_length") or 0)
-            return length or None
+            by_name = {model["id"]: model for model in models}
+            model = by_name.get(self.config.model_name)
+            if model is None:
+                [model] = models
+            return _context_in(model) or _context_in(by_name.get(model.get("parent"), {}))
         return None
+
+
+def _context_in(model: Mapping[str, Any]) -> int | None:
+    length = int(model.get("max_model_len") or model.get("context_length") or 0)
+    return length or None
 
 
 # --- the texts and headers of an answer
@@ -286,13 +364,15 @@ def sentence_in(text: str) -> str:
     """The message in the body of an error, in a single line, for any shape of the body.
 
     `{"error": {"message": ...}}` (OpenAI and most), `{"message": ...}` (older vLLM), `{"error": "..."}` (TGI, Ollama),
-    `{"detail": ...}` (FastAPI), a page of a proxy.
+    `{"detail": ...}` (FastAPI), a list of such objects (Gemini), a page of a proxy.
     """
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
         # Without `<` inside of a tag, the time is linear. A broken reply can hold a long completion of nothing but `<`.
         body = {"message": re.sub(r"<[^<>]*>", " ", text)}
+    if isinstance(body, list) and body:
+        body = body[0] if isinstance(body[0], dict) else {"message": body[0]}
     message = body.get("error", body) if isinstance(body, dict) else None
     if isinstance(message, dict):
         message = message.get("message") or message.get("detail")

@@ -63,6 +63,8 @@ class SharedQuestion:
     problem: PromptedProblem
     size: int = 1
     """The number of sessions that answer the question."""
+    group: str | None = None
+    """The name of the group, if the sessions have named one."""
     joined: int = 0
     rewards: list[float | None] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ class SharedQuestions:
             if size != expected:
                 raise EnvironmentSetupError(f"group_size of group {name}: expected {expected}, got {size}.")
             if question is None:
-                question = SharedQuestion(self._stream.next(), size)
+                question = SharedQuestion(self._stream.next(), size, name)
                 self._incomplete[name] = question
             question.joined += 1
             if question.joined == question.size:
@@ -137,11 +139,15 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         """Open a question, and drop a question that is open.
 
         Without arguments this is the next training question of the stream. The first `group_size` sessions that name
-        the same group get the same next question. With a seed it is the training question of that seed, at the given
+        the same group get the same next question. A session that resets again with the group of its open question
+        keeps the question, because it counts once. With a seed it is the training question of that seed, at the given
         task and level, from which the stream learns nothing. With split eval it is the held-out question of that index.
         Raises EnvironmentSetupError for any other combination.
         """
-        await asyncio.to_thread(self.close)
+        kept = self._open
+        if kept is None or kept.group is None or (kept.group, kept.size) != (str(group), group_size):
+            kept = None
+            await asyncio.to_thread(self.close)
         choice = {"seed": seed, "task": task, "level": level, "index": index, "group": group, "group_size": group_size}
         given = {name for name, value in {**choice, **unknown}.items() if value not in (None, "")}
         if split == "eval" and given <= {"index"}:
@@ -153,6 +159,8 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         elif seed is not None and given <= {"seed", "task", "level"}:
             task = task or Random(seed).choice(self._tasks.names)
             opened = SharedQuestion(await self._tasks.draw_async(task, seed, level))
+        elif kept is not None and given == {"group", "group_size"}:
+            opened = kept
         elif group_size is not None and given == {"group", "group_size"}:
             opened = await asyncio.to_thread(self._shared.join, str(group), group_size)
         else:

@@ -100,6 +100,14 @@ def text_or_file(given: Any) -> Any:
     return given
 
 
+def _none_or_given(given: Any) -> Any:
+    is_none = isinstance(given, str) and given.strip().lower() in ("none", "null")
+    return None if is_none else given
+
+
+Parameter = Annotated[float | None, BeforeValidator(_none_or_given)]
+"""A sampling parameter. Requests leave out a parameter that is none."""
+
 Names = Annotated[list[str], BeforeValidator(parse_names)]
 TextOrFile = Annotated[str | None, BeforeValidator(text_or_file)]
 Complexity = Annotated[Literal["curriculum", "random"] | float | None, _difficulty("curriculum", "random")]
@@ -226,8 +234,10 @@ class EvaluationSettings(TasksSettings):
     """Completions for each held-out question. With more than one, the results include pass@k, the probability that
     at least one of k completions is right.
     """
-    eval_temperature: Annotated[float, EVALUATIONS] = Field(0.1, ge=0.0)
-    """Sampling temperature of evaluations. With 0, the model always chooses its most probable token."""
+    eval_temperature: Annotated[Parameter, EVALUATIONS] = Field(0.1, ge=0.0)
+    """Sampling temperature of evaluations. With 0, the model always chooses its most probable token. With none,
+    requests have no temperature, for providers that refuse one.
+    """
 
     @property
     def eval_verification(self) -> str:

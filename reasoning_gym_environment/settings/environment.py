@@ -23,7 +23,7 @@ from pydantic import (
 
 from ..errors import SETTINGS_ARE_LISTED, unknown_name
 from ..records import MIN_COMPLETION_TOKENS
-from .components import EvaluationSettings, SamplingSettings, TextOrFile, mapping_from_text
+from .components import EvaluationSettings, Parameter, SamplingSettings, TextOrFile, mapping_from_text
 from .help import LIMITED, RARELY_SET, SERVE, TRAINING
 
 LIMITS = {
@@ -56,13 +56,15 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     # Sampling for training, and completions to ignore.
-    train_temperature: Annotated[float, TRAINING] = Field(1.0, gt=0.0, le=2.0)
+    train_temperature: Annotated[Parameter, TRAINING] = Field(1.0, gt=0.0, le=2.0)
     """Sampling temperature of training. With another value than 1, configure the server to report log probabilities
-    of the changed distribution, because servers report them for temperature 1 by default.
+    of the changed distribution, because servers report them for temperature 1 by default. With none, requests have no
+    temperature, for providers that refuse one.
     """
-    train_top_p: Annotated[float, TRAINING] = Field(0.95, gt=0.0, le=1.0)
+    train_top_p: Annotated[Parameter, TRAINING] = Field(0.95, gt=0.0, le=1.0)
     """Training samples each token from the most probable tokens that together have this share of the probability
-    (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them.
+    (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them. With
+    none, requests to chat servers have no top_p, for providers that refuse one; vllm and sglang servers get 1.
     """
     min_completion_tokens: Annotated[int, TRAINING] = Field(MIN_COMPLETION_TOKENS, ge=1)
     """Completions with fewer tokens get zero advantage, so the trainer does not learn from them. With 1, only empty
@@ -122,6 +124,8 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     # Resuming.
     run_id: Annotated[str | None, SERVE] = Field(None, min_length=1)
     """Name of the run. A restarted `serve` finds its checkpoints by this name. Default: wandb_name and seed."""
+    checkpoint_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
+    """Folder for the checkpoints of `serve`. Default: the checkpoint_dir with which the trainer has registered."""
 
     # Atropos' settings, with validation.
     group_size: Annotated[int, TRAINING] = Field(4, ge=1)
@@ -131,9 +135,16 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
     """
     total_steps: Annotated[int, TRAINING] = Field(1000, ge=-1)
-    """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
+    """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
+    ends with an error after its own. For `process`, the number of groups.
+    """
     rollout_server_url: Annotated[str, SERVE] = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
+
+    @property
+    def train_sampling(self) -> dict[str, Any]:
+        """The sampling parameters of requests for training."""
+        return {"temperature": self.train_temperature, "top_p": self.train_top_p}
 
     @property
     def dumps_folder(self) -> Path:

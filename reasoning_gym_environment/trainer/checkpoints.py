@@ -90,6 +90,7 @@ class RunCheckpoints:
         self.saved = asyncio.Event()
         """Set once this process has a checkpoint on the disk."""
         self._state = state
+        self._own_dir = config.checkpoint_dir
         self._run_name = config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}"
         self._instance_id = config.instance_id or None
         self._procid = os.environ.get("SLURM_PROCID") or None
@@ -128,7 +129,11 @@ class RunCheckpoints:
 
         Raises OSError if the disk refuses it, and EnvironmentSetupError if another living process has the same name.
         """
-        root = Path(self._state.checkpoint_dir, "env_checkpoints")
+        given = self._own_dir or self._state.checkpoint_dir
+        if "://" in given:
+            # As a path it would be a folder of this name in the working directory.
+            raise NotADirectoryError(f"{given} is an address and not a folder")
+        root = Path(given, "env_checkpoints")
         name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
         for member in itertools.count() if name is None else [name]:
             folder = root / file_name(f"{self._run_name}-{member}")
@@ -249,7 +254,7 @@ class RunCheckpoints:
         try:
             folder = self._folder
         except OSError as error:
-            raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
+            raise EnvironmentSetupError(self._why_no_folder(error)) from error
         step = self._state.step
         names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
         # A user may have kept a copy, such as step-50-old.json.
@@ -281,6 +286,14 @@ class RunCheckpoints:
             logger.warning("%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, step)
         self._has_loaded = True
         return {}
+
+    def _why_no_folder(self, error: OSError) -> str:
+        if self._own_dir is not None:
+            return f"env.checkpoint_dir {self._own_dir} cannot be used: {error}."
+        return (
+            f"The trainer has registered with the checkpoint_dir {self._state.checkpoint_dir}, where this environment "
+            f"cannot keep its checkpoints: {error}. Set env.checkpoint_dir to a folder that this machine can write."
+        )
 
     def _resume_from(self, path: Path) -> bool:
         """Load a checkpoint, unless it is of a later step. Returns whether it was loaded.

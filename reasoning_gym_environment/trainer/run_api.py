@@ -163,8 +163,23 @@ class TrajectoryApi:
 
     def _take_over_steps(self, registration: Registered) -> None:
         """A trainer that was restarted may have another number of steps."""
-        if self._trainer_sets_steps and registration.num_steps != -1:
-            self._state.total_steps = registration.num_steps
+        state = self._state
+        if registration.num_steps in (-1, state.trainer_steps):
+            return
+        state.trainer_steps = registration.num_steps
+        if self._trainer_sets_steps:
+            state.total_steps = registration.num_steps
+        elif state.total_steps != registration.num_steps:
+            consequence = "this environment will wait for steps that the trainer does not make"
+            if state.ends_before_trainer:
+                consequence = "this environment will end first, and the trainer will wait for batches"
+            logger.warning(
+                "env.total_steps is %d, and the trainer makes %d steps: %s. Set env.total_steps to -1, which takes "
+                "over the trainer's number.",
+                state.total_steps,
+                registration.num_steps,
+                consequence,
+            )
 
     async def _registration(self) -> Registered:
         """Plant new marks, then register."""
@@ -410,10 +425,13 @@ class TrajectoryApi:
             return GroupOutcome.STALE
         if not self.is_available:
             return None
-        parameters = {
-            **(payload.get("generation_params") or {}),
-            "sampled_at_step": sampled_at,
-        }
+        parameters: dict[str, Any] = {}
+        if self._config.train_temperature is not None:
+            # Trainers divide their logits by it.
+            parameters["temperature"] = self._config.train_temperature
+        # A subclass may have set parameters of its own.
+        parameters |= payload.get("generation_params") or {}
+        parameters["sampled_at_step"] = sampled_at
         try:
             is_sent = await self._transport.offer({**payload, "env_id": state.env_id, "generation_params": parameters})
         except RefusedError as error:

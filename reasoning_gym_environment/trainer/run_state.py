@@ -13,7 +13,8 @@ class RunState:
     """The trainer's limits and progress.
 
     `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and
-    its number of steps replaces the second if that is -1. `max_token_len` is the trainer's limit for a whole
+    its number of steps replaces the second if that is -1. `trainer_steps` is the trainer's number in any case, or -1 if
+    it has none. `max_token_len` is the trainer's limit for a whole
     sequence, in tokens; there is none if it is not positive. `repeated_steps` counts the steps that a restarted
     trainer has taken once more. `groups_written` counts the groups of `process`, which has no trainer. `env_id` is
     the number that run-api gave to this environment, and `successor_mark` lets the next process of this run find
@@ -23,6 +24,7 @@ class RunState:
     group_size: int
     batch_size: int
     total_steps: int
+    trainer_steps: int = -1
     max_token_len: int = -1
     env_id: int | None = None
     successor_mark: str = ""
@@ -32,6 +34,11 @@ class RunState:
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
+
+    @property
+    def ends_before_trainer(self) -> bool:
+        """Whether the trainer makes more steps than this run has."""
+        return self.total_steps < self.trainer_steps
 
     @property
     def log_step(self) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -29,6 +31,23 @@ class NoAnswerError(Exception):
         super().__init__(first_line[:200] or type(error).__name__)
         self.is_late = isinstance(error, TimeoutError)
         self.is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+
+
+def is_local(url: str) -> bool:
+    """Whether the address is on this machine or has a host name without a dot, so that no proxy may get its requests.
+
+    >>> [is_local(url) for url in ("http://127.0.0.2:9/v1", "http://[::1]/v1", "http://gpu7/v1", "https://a.com/v1")]
+    [True, True, True, False]
+    """
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        # The request reports that the address is malformed.
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return "." not in host
 
 
 async def exchange(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import sys
 import warnings
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
@@ -120,6 +122,17 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> Non
         assert (config.use_wandb, config.include_messages) == (True, command == "process")
 
 
+def test_sampling_parameters_that_are_none_stay_none_in_the_flags_the_file_and_the_saved_settings(run: Run) -> None:
+    names = ("train_temperature", "train_top_p", "eval_temperature")
+    Path("run.yaml").write_text("env: {train_temperature: null, train_top_p: none, eval_temperature: ~}\n")
+    flags = " ".join(f"--env.{name} none" for name in names)
+    for given in ("--config run.yaml", flags):
+        made = run(f"evaluate {given}")
+        assert [getattr(made["config"], name) for name in names] == [None] * 3
+        saved = yaml.safe_load(made["ran"][0])["env"]
+        assert [saved[name] for name in names] == [None] * 3
+
+
 def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
     for command, name in [
         ("evaluate", "none"),
@@ -214,6 +227,45 @@ def test_an_error_of_the_file_names_the_line_and_does_not_quote_a_key_in_it(refu
     Path("run.yaml").write_text("openai:\n  api_key: sk-secret: x\n")
     [line] = refused("serve --config run.yaml")
     assert "line 2" in line and "secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("env:\n  seed: 1\n  group_size: 4\n  seed: 2\n", ["line 4: env.seed is already in line 2. Keep one of them."]),
+        ("env: {seed: 1}\nopenai: {}\nenv:\n  seed: 2\n", ["line 3: env is already in line 1."]),
+        ("openai:\n- model_name: a\n- {timeout: 5, timeout: 5}\n", ["line 3: openai.timeout is already in line 3."]),
+        (
+            "env: {task_overrides: {gcd: {max: 1,\n max: 2}}}\nslurm: false\nslurm: true\n",
+            ["line 4: slurm is already in line 3.", "line 2: env.task_overrides.gcd.max is already in line 1."],
+        ),
+        (
+            "openai:\n  api_key: sk-${OPENAI_API_KEY}\n",
+            ["line 2: openai.api_key has the variable OPENAI_API_KEY, .*: use api_key_env: OPENAI_API_KEY."],
+        ),
+        (
+            "openai:\n- {base_url: 'http://${HOST}:8000/v1'}\n",
+            ["line 2: openai.base_url has the variable HOST, .* give the flag --openai.base_url"],
+        ),
+        ("env: {include_tasks: [gcd, '${oc.env:TASK}']}\n", ["line 1: env.include_tasks has the variable TASK, "]),
+        ("openai: {<<: {api_key: '${KEY:-sk-x}'}}\n", ["line 1: openai.api_key has the variable KEY, .*: KEY."]),
+    ],
+)
+def test_a_key_that_comes_twice_and_a_variable_are_errors_with_name_and_line(
+    text: str, said: list[str], refused: Run
+) -> None:
+    Path("run.yaml").write_text(text)
+    lines = refused("serve --config run.yaml")
+    assert len(lines) == len(said)
+    for line, expected in zip(lines, said, strict=True):
+        assert re.match(f"run.yaml, {expected}", line), line
+    assert "sk-" not in str(lines)
+
+
+def test_dollars_without_braces_are_read(run: Run) -> None:
+    Path("run.yaml").write_text("openai: {model_name: 'a$b{c}'}\n")
+    [server] = run("serve --config run.yaml")["server_configs"]
+    assert server.model_name == "a$b{c}"
 
 
 def test_each_invalid_setting_is_a_line_without_the_key(refused: Run) -> None:

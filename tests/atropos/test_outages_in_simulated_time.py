@@ -80,7 +80,7 @@ def test_a_server_that_fails_in_any_way_is_unavailable_by_name_and_costs_no_item
     def plan(world: World) -> list[Event]:
         return [
             (10.0, lambda: begin(world, lasts_s)),
-            (9.0 + lasts_s, lambda: unavailable.append(world.inference.servers.unavailable_since is not None)),
+            (9.0 + lasts_s, lambda: unavailable.append(world.inference.servers.unavailable_since() is not None)),
             (10.0 + lasts_s, lambda: recover(world)),
         ]
 

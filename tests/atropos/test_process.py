@@ -204,6 +204,7 @@ NOT_IN_GROUPS = {
     "dump_failed_rollouts",
     "rollout_save_score_threshold",
     "data_dumps_dir",
+    "checkpoint_dir",
     "run_id",
     "rollout_server_url",
     "total_steps",

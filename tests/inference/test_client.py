@@ -274,7 +274,7 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
         servers.now += 0.11 * rest_s
         assert await servers.ask(InferenceError("still")) == 0
     assert servers.pool.metrics()["inference/servers_unavailable"] == 1.0
-    assert servers.pool.unavailable_since is None, "server 1 works"
+    assert servers.pool.unavailable_since() is None, "server 1 works"
     servers.now += 10.0
     async with servers.pool.turn("train") as tried:
         assert tried is servers.adapters[0]
@@ -295,7 +295,7 @@ async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_
         servers.now += 5.0
         if is_answered:
             await servers.ask()
-    assert (servers.pool.unavailable_since is None) is is_answered
+    assert (servers.pool.unavailable_since() is None) is is_answered
 
 
 def _no_answer() -> None:
@@ -333,7 +333,7 @@ async def test_a_server_that_rests_gets_no_request_that_waited_for_a_slot() -> N
     with pytest.raises(ServerBusyError, match="began to rest"):
         await waiting
     [state] = servers.pool.states
-    assert state.room("train") == 1 and 30.0 <= state.rest_s <= 33.0, "it counts as no further failure"
+    assert state.room("train") == 1 and 30.0 <= state.rest_s("train") <= 33.0, "it counts as no further failure"
 
 
 async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_request_with_each_answer() -> None:
@@ -341,11 +341,11 @@ async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_requ
     await servers.ask(ServerBusyError("429", 30.0))
     [state] = servers.pool.states
     servers.now += 29.9
-    assert not state.is_free
+    assert not state.is_free("train")
     servers.now += 3.2
     for most in (1, 2, 4):
         async with contextlib.AsyncExitStack() as in_flight:
             for _ in range(most):
-                assert state.is_free
+                assert state.is_free("train")
                 await in_flight.enter_async_context(servers.pool.turn("train"))
-            assert not state.is_free, "twice as many as before"
+            assert not state.is_free("train"), "twice as many as before"

@@ -60,10 +60,10 @@ async def test_an_item_that_fails_while_others_work_is_requeued_and_then_given_u
 
 async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: ReasoningGymEnv) -> None:
     asked = [await make_group(env, lambda index: True) for _ in range(4 * MAX_TRIES)]
-    assert env.inference.servers.unavailable_since is not None
+    assert env.inference.servers.unavailable_since() is not None
     while len(set(asked)) < 12:
         asked.append(await make_group(env))
-    assert env.inference.servers.unavailable_since is None
+    assert env.inference.servers.unavailable_since() is None
     assert "item_dropped" not in env.run.failures.counts
     pending = [index for index, *_ in env.run.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item is repeated until it has completions"

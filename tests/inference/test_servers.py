@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
 from reasoning_gym_environment.errors import (
@@ -36,7 +39,7 @@ from reasoning_gym_environment.inference.servers import (
     pause_in,
     sentence_in,
 )
-from reasoning_gym_environment.utils.http import Answer
+from reasoning_gym_environment.utils.http import Answer, is_local
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
 GROUP = RequestParameters(2, 50, 0.7, 0.95)
@@ -55,8 +58,10 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
     An answer is JSON, a status with JSON, or a function from the request to such an answer.
     """
     config = SimpleNamespace(base_url="http://h:1/v1/", model_name="m", api_key="x", timeout=9, server_type="T")
+    config.tokenizer_name = "my/tokenizer"
+    slots = {name: AsyncSemWithAdaptiveWeight(1000) for name in ("sem", "eval_sem")}
     tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-    made: Any = kind(AtroposServer(config=config), tokenizer)
+    made: Any = kind(AtroposServer(config=config, **slots), tokenizer)
     made.sent = []
     left = list(answers)
 
@@ -94,6 +99,22 @@ async def test_token_servers_are_asked_and_read(name: str) -> None:
         assert await server.sample(PROMPT, GROUP) == expected
         assert server.sent[-1] == (f"http://h:1{known['path']}", known["request"])
     assert len(server.sent) == 2 + len(in_vain), "the kind of a vLLM server is known after its first answer"
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+async def test_a_parameter_that_is_none_is_left_out_and_top_p_then_means_the_whole_distribution(name: str) -> None:
+    known = EXCHANGES[name]
+    in_vain = [NOT_FOUND] * (known["path"] == "/v1/completions")
+    server = adapter(ADAPTERS[known["kind"]], *in_vain, known["reply"])
+    nothing_set: dict[str, Any] = {"temperature": None, "top_p": None}
+    await server.sample(PROMPT, RequestParameters(2, 50, **nothing_set))
+    body = server.sent[-1][1]
+    sampling = body.get("sampling_params", body)
+    assert "temperature" not in sampling and sampling["top_p"] == 1.0
+    chat = adapter(ChatAdapter, {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
+    await chat.sample(PROMPT, RequestParameters(2, 50, **nothing_set))
+    [(_, body)] = chat.sent
+    assert not {"temperature", "top_p"} & body.keys()
 
 
 async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> None:
@@ -161,6 +182,64 @@ async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened:
     [(url, body)] = server.sent
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
     assert body["reasoning"] == {"enabled": True} and body["max_tokens"] == 50
+
+
+# --- proxies
+
+
+def test_hosts_without_a_dot_and_loopback_addresses_are_local() -> None:
+    for host in ("localhost", "gpu-node", "127.0.0.1:80", "127.9.9.9", "[::1]:80", "user@gpu7:9"):
+        assert is_local(f"http://{host}/v1"), host
+    for host in ("a.com", "10.0.0.1", "[2001:db8::1]:80", "128.0.0.1", "127.0.0.1.example.com"):
+        assert not is_local(f"https://{host}/v1"), host
+
+
+async def test_a_malformed_address_is_an_error_of_the_server() -> None:
+    config = SimpleNamespace(base_url="http://[::1/v1", model_name="m", api_key="x", timeout=2, server_type="T")
+    server: Any = ChatAdapter(AtroposServer(config=config), None)
+    assert "http://[::1/v1/models: " in str(await server.why_unreachable(2.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "path"),
+    [
+        # Only a provider is requested through the proxy of the environment, by the probe and by the requests.
+        (ChatAdapter, "http://api.provider.example/v1", "http://api.provider.example/v1/models"),
+        (VllmAdapter, "http://vllm.invalid/v1", None),
+        (ChatAdapter, "http://localhost:1/v1", None),
+        (ChatAdapter, "http://127.0.0.2:1/v1", None),
+        (ChatAdapter, "http://[::1]:1/v1", None),
+    ],
+)
+async def test_the_probe_and_the_requests_use_the_same_proxy_and_local_addresses_use_none(
+    kind: type[ServerAdapter], url: str, path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(str(request.url))
+        return web.json_response(CHAT)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        config = SimpleNamespace(base_url=url, model_name="m", api_key="x", timeout=2, server_type="T")
+        tokenizer = SimpleNamespace(eos_token_id=8, encode=lambda text, **_: list(text.encode()))
+        server: Any = kind(AtroposServer(config=config), tokenizer)
+        is_proxied = path is not None
+        problem = await server.why_unreachable(2.0)
+        assert seen == [path] * is_proxied and (problem is None) is is_proxied
+        if is_proxied:
+            assert (await server.sample(PROMPT, GROUP)).completions
+            assert len(seen) == 2
+            return
+        with pytest.raises(InferenceError):
+            await server.sample(PROMPT, GROUP)
+        assert not seen
 
 
 # --- what errors mean

@@ -138,9 +138,16 @@ class Process:
     """The checkpoints of a process of one run, which is named `name`, and whose trainer is at `step`."""
 
     def __init__(
-        self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0, run_id: str = "run"
+        self,
+        folder: Path | str,
+        step: int = 0,
+        *,
+        name: str | None = "a",
+        number: int = 0,
+        run_id: str = "run",
+        own_dir: str | None = None,
     ) -> None:
-        config: Any = SimpleNamespace(run_id=run_id, seed=1, instance_id=name)
+        config: Any = SimpleNamespace(run_id=run_id, seed=1, instance_id=name, checkpoint_dir=own_dir)
         self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
         self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})
@@ -398,6 +405,28 @@ async def test_a_checkpoint_that_the_disk_refuses_is_not_saved(start: Start, mon
     assert not process.checkpoints.saved.is_set()
 
 
+# --- a folder that cannot be used here
+
+
+@pytest.mark.parametrize("registered", ["s3://bucket/run", "/dev/null/of-another-machine"])
+def test_a_folder_of_the_trainer_that_is_none_here_is_named_and_another_can_be_set(
+    registered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        Process(registered).loaded()
+    message = str(caught.value)
+    assert message.startswith(f"The trainer has registered with the checkpoint_dir {registered}, where")
+    assert "Set env.checkpoint_dir to a folder that this machine can write." in message
+    assert list(tmp_path.iterdir()) == [], "an address is no folder in the working directory"
+    process = Process(registered, own_dir=str(tmp_path / "own"))
+    assert process.loaded() is None
+    process.checkpoints.leave()
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["env_checkpoints"]
+    with pytest.raises(EnvironmentSetupError, match=r"env\.checkpoint_dir gs://x cannot be used"):
+        Process(registered, own_dir="gs://x").loaded()
+
+
 # --- a disk that refuses or hangs
 
 
@@ -405,7 +434,8 @@ async def test_a_folder_that_is_refused_ends_the_start_and_no_run(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "env_checkpoints").touch()
-    with pytest.raises(EnvironmentSetupError, match="checkpoints cannot be used"):
+    refusal = f"The trainer has registered with the checkpoint_dir {tmp_path}, .* Set env.checkpoint_dir"
+    with pytest.raises(EnvironmentSetupError, match=refusal):
         start(50).loaded()
     (tmp_path / "env_checkpoints").unlink()
     process = start(0)

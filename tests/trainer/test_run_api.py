@@ -40,9 +40,17 @@ async def api() -> AsyncIterator[FakeApi]:
     await api.stop()
 
 
-def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tuple[TrajectoryApi, RunState]:
+def process(
+    api: FakeApi, *, max_staleness_steps: int = 2, temperature: float | None = None, **fields: Any
+) -> tuple[TrajectoryApi, RunState]:
     """The API client of one process of a run."""
-    settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
+    settings: dict[str, Any] = {
+        "max_token_length": 9,
+        "wandb_name": None,
+        "inference_weight": 1,
+        "min_batch_allocation": None,
+    }
+    settings["train_temperature"] = temperature
     config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
     run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
     return TrajectoryApi(config, run, RepeatedEvents(module.logger), Transport(api.address)), run
@@ -285,6 +293,28 @@ async def test_a_restarted_trainer_may_have_another_number_of_steps_unless_the_s
     for session, _ in (follows, sets):
         await session.status()
     assert (follows[1].total_steps, sets[1].total_steps) == (20, 9)
+    assert (follows[1].ends_before_trainer, sets[1].ends_before_trainer) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("own", "consequence"),
+    [
+        (-1, None),
+        (9, None),
+        (8, "this environment will end first, and the trainer will wait for batches. Set env.total_steps to -1"),
+        (10, "this environment will wait for steps that the trainer does not make. Set env.total_steps to -1"),
+    ],
+)
+async def test_another_number_of_steps_than_the_trainers_is_reported_at_the_start(
+    own: int, consequence: str | None, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, run = process(api, total_steps=own)
+    await session.register()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (consequence is not None)
+    if consequence is not None:
+        assert warnings[0].startswith(f"env.total_steps is {own}, and the trainer makes 9 steps: {consequence}")
+    assert run.ends_before_trainer is (own == 8)
 
 
 async def test_a_number_that_a_busy_api_did_not_sign_off_remains_for_the_next_start(
@@ -326,6 +356,16 @@ async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began(
     ]
     assert session.metrics() == {"api/groups_in_delivery": 0.0, "train/staleness_mean": 1.0, "train/staleness_max": 2.0}
     assert session.metrics() == {"api/groups_in_delivery": 0.0}
+
+
+async def test_groups_carry_the_temperature_of_training_unless_a_subclass_sets_another(api: FakeApi) -> None:
+    session, _ = process(api, temperature=0.7)
+    await session.deliver(GROUP, 0, lambda outcome: None)
+    await session.deliver({**GROUP, "generation_params": {"temperature": 0.9}}, 0, lambda outcome: None)
+    assert [group["generation_params"] for group in api.groups] == [
+        {"temperature": 0.7, "sampled_at_step": 0},
+        {"temperature": 0.9, "sampled_at_step": 0},
+    ]
 
 
 async def test_groups_wait_for_the_api_although_nobody_waits_for_them(api: FakeApi) -> None:

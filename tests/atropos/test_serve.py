@@ -1,0 +1,36 @@
+"""The command `serve`, without a loop: how it ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from reasoning_gym_environment.atropos import serve as module
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.trainer.run_state import RunState
+
+
+@pytest.mark.parametrize("trainer_steps", [-1, 250, 200, 251])
+async def test_an_environment_that_ends_before_its_trainer_ends_with_an_error(
+    trainer_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("check_serve", "check_first_request"):
+        monkeypatch.setattr(module.preflight, name, AsyncMock())
+    for name in ("refuse_testing", "raise_open_file_limit"):
+        monkeypatch.setattr(module.preflight, name, Mock())
+    loop = SimpleNamespace(run=AsyncMock(), stop=AsyncMock())
+    monkeypatch.setattr(module, "ServeLoop", Mock(return_value=loop))
+    monkeypatch.setattr(module, "register", AsyncMock())
+    monkeypatch.setattr(module, "sign_off_predecessor", AsyncMock())
+    env: Any = Mock(setup=AsyncMock(), setup_wandb=AsyncMock())
+    env.run.state = RunState(4, 16, 250, trainer_steps=trainer_steps)
+    env.run.api.take_over_limits = AsyncMock()
+    if trainer_steps <= 250:
+        await module.serve(env)
+    else:
+        with pytest.raises(EnvironmentSetupError, match=r"250 steps, before the trainer, which makes 251\. .* to -1"):
+            await module.serve(env)
+    loop.stop.assert_awaited_once()
