@@ -783,3 +783,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "tsumego": Mending(is_sound=tsumego_is_sound),
 }
 """The mending of each task that has faults."""
+
+
+OPEN_FAULTS: Mapping[str, str] = {}
+"""What is known about the questions of a task and not mended, for a person. The audit calls no such task sound."""
