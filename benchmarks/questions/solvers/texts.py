@@ -508,11 +508,6 @@ def emoji_mystery(question: str) -> Solution:
     return value(sentence.removeprefix("\x0f"))
 
 
-def figlet_font(question: str) -> Solution:
-    """The fonts are not known here."""
-    return undecided(f"the fonts are unknown ({len(question)} characters)")
-
-
 def needle_haystack(question: str) -> Solution:
     """Who has this attitude to this thing?"""
     wanted = re.search(r"^Who (.*)\? Reply only", question, re.MULTILINE).group(1)
@@ -732,11 +727,6 @@ def bf(question: str) -> Solution:
     program = re.search(r"^[-+<>\[\].,]+$", question, re.MULTILINE).group()
     output = run_bf(program)
     return undecided("the program takes too long") if output is None else value(output)
-
-
-def codeio(question: str) -> Solution:
-    """Programs of any kind, which are not run here."""
-    return undecided(f"the program is not run ({len(question)} characters)")
 
 
 SIDES_TO_TOP = {
