@@ -128,6 +128,10 @@ def solved(solver: Solver, question: str) -> Solution:
             return solver(question)
     except LateError as error:
         return undecided(f"the solver took {error}")
+    # A solver that cannot read a question may raise anything. Its other questions are checked.
+    except Exception as error:  # noqa: BLE001
+        logging.warning("The solver cannot read %r: %r", question[-200:], error)
+        return undecided(f"the solver raised {type(error).__name__}")
 
 
 def is_paid(task: str, entry: Mapping[str, Any], answer: str) -> bool:

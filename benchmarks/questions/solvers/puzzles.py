@@ -727,7 +727,8 @@ def maze(question: str) -> Solution:
     """
     start_mark, goal_mark = re.findall(r"from '(.)' \(start\) to '(.)' \(goal\)", question)[0]
     wall = re.findall(r"'(.)' = Wall", question)[0]
-    grid = question.split("```")[1].strip("\n").split("\n")
+    # A mark of the maze may be a backtick.
+    grid = re.findall(r"\n```\n(.*?)\n```\n", question, re.DOTALL)[0].split("\n")
     cells = {(row, column): mark for row, line in enumerate(grid) for column, mark in enumerate(line)}
     start = next(cell for cell, mark in cells.items() if mark == start_mark)
 
