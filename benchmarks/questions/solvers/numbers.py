@@ -351,7 +351,9 @@ def number_format(question: str) -> Solution:
     numbers = [Fraction(candidate.replace(",", "")) for candidate in candidates]
     best = max(numbers) if found.group(1) == "largest" else min(numbers)
     answers = [candidate for candidate, number in zip(candidates, numbers, strict=True) if number == best]
-    return Solution(sorted(set(answers)), judge=lambda key: as_fraction(key) == best)
+    # Keys are floats, which differ from the candidates after their sixteenth digit.
+    tolerance = abs(best) * Fraction(1, 10**14)
+    return Solution(sorted(set(answers)), judge=lambda key: abs(as_fraction(key) - best) <= tolerance)
 
 
 def number_filtering(question: str) -> Solution:
