@@ -249,7 +249,8 @@ def main() -> None:
     for task in tqdm(tasks, "tasks", disable=None):
         solver = known.get(task, unread)
         results[task] = [
-            check_level(task, solver, level.config, options.items, options.seconds) for level in build_ladder(task).levels
+            check_level(task, solver, level.config, options.items, options.seconds)
+            for level in build_ladder(task).levels
         ]
         save(version, results)
     write_table(results)
