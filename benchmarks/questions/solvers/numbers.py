@@ -740,7 +740,9 @@ def time_intervals(question: str) -> Solution:
     elapsed = durations.pop()
     if elapsed < timedelta(0):
         return undecided("the end is before the start")
-    if re.search(r"HH:MM(?!:)", question) and elapsed % timedelta(minutes=1) >= timedelta(seconds=30):
+    is_settled = "Leave out seconds" in question
+    has_half = elapsed % timedelta(minutes=1) >= timedelta(seconds=30)
+    if re.search(r"HH:MM(?!:)", question) and has_half and not is_settled:
         return undecided("seconds can be cut off or rounded to a minute")
     return value(_shown(elapsed, has_days="D days" in question, clock=(found.group(4) or "").rstrip(".")))
 

@@ -512,11 +512,22 @@ def propositional_logic(question: str) -> Solution:
         possible = {tuple(truth(world) for truth in truths_of) for world in worlds}
         if second != f"¬{first}" and possible == {(False, True), (True, False), (True, True)}:
             answers.append(clause)
-    # A premise follows from itself, but to repeat it concludes nothing.
-    answers = [answer for answer in answers if answer not in premises]
+    # A premise follows from itself, but to repeat it, in any form, concludes nothing.
+    answers = [answer for answer in answers if not any(say_the_same(answer, premise) for premise in premises)]
     if not answers:
         return undecided("neither a literal nor a clause of two literals follows")
     return Solution([*answers[:ENOUGH], *answers[-1:]])
+
+
+def say_the_same(first: str, second: str) -> bool:
+    """Whether two formulas have the same letters, and the same truth in every world."""
+    letters = sorted(set(re.findall("[A-Z]", first)))
+    if letters != sorted(set(re.findall("[A-Z]", second))):
+        return False
+    worlds = [
+        dict(zip(letters, truths, strict=True)) for truths in itertools.product((False, True), repeat=len(letters))
+    ]
+    return all(parse_formula(first)(world) == parse_formula(second)(world) for world in worlds)
 
 
 def is_prime(number: int) -> bool:
