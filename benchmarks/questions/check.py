@@ -1,12 +1,16 @@
-"""Does every question have one meaning and a right key? python benchmarks/questions/check.py [TASK ...] > check.json
+"""Does every question have one meaning and a right key? python benchmarks/questions/check.py [TASK ...]
 
 For each task there is a solver that reads only the text of the question: no metadata, and nothing of the generator. It
-gives the right answers that it finds. At each level that is served, items are made as strict training makes them. Their
-keys, and the answers of the solver, are graded as training grades them:
+gives the right answers that it finds, or judges an answer. At each level that is served, items are made as strict
+training makes them. Their keys, and the answers of the solver, are graded as training grades them:
 
-    refused key      the solver says that the item's own answer is wrong
+    wrong key        the solver says that the item's own answer is wrong
     refused answer   training pays nothing for a right answer of the solver
-    undecided        the solver cannot tell, for example because the question has two readings
+    not decided      the solver cannot tell, for example because the question has two readings
+
+The counts go to results.json after each task, so that a run that was cut off is not lost: `--missing` measures only
+tasks that have no result. At the end, the table in docs/questions.md is written from the file; `--table` only writes
+the table. A run over all tasks takes about 25 minutes of one core.
 
 A solver is a function in solvers/, of the name of its task:
 
@@ -22,9 +26,15 @@ import importlib
 import io
 import json
 import logging
+import os
+import random
+import re
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +42,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tqdm import tqdm
 
-from benchmarks.questions.solution import Solution, Solver
+from benchmarks.questions.guessable import FIXED, LIMITED, RULES
+from benchmarks.questions.solution import Solution, Solver, undecided
+from benchmarks.questions.table import RESULTS, write_table
+from reasoning_gym_environment.commands.items import right_answer
+from reasoning_gym_environment.sampling.seeds import held_out_by
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.questions import is_sound, mended
+from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
 
-MODULES = ("numbers", "texts", "puzzles")
+MODULES = ("numbers", "texts", "puzzles", "rules")
 FIRST_SEED = 40_000
-EXAMPLES = 3
+EXAMPLES = 2
+LATE_S = 10.0
+"""An item or a solution that takes longer is given up."""
+LOOK = 20
+"""After this many items, answers without work that were right on none of them are tried no longer."""
+
+Item = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
+"""Seed, item of the library, and item as it is served; None if strict training replaces the item."""
 
 
 def solvers() -> dict[str, Solver]:
@@ -54,22 +75,63 @@ def solvers() -> dict[str, Solver]:
     return found
 
 
-def served_items(task: str, config: Mapping[str, Any], most: int, seconds: float) -> Iterator[tuple[int, Any]]:
-    """Up to so many (seed, item) of a level. The item is None if strict training replaces it."""
+def made_items(task: str, config: Mapping[str, Any], most: int, seconds: float) -> Iterator[Item]:
+    """Up to so many items of a level."""
     until = time.monotonic() + seconds
     for seed in range(FIRST_SEED, FIRST_SEED + most):
         if time.monotonic() > until:
             return
-        # decimal_arithmetic sets the precision of the whole process.
-        decimal.setcontext(decimal.DefaultContext.copy())
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), at_most(LATE_S):
             try:
-                entry = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
+                entry = drawn(task, config, seed, noise=seed)
+                if task == RUNS_PROGRAMS and repr(drawn(task, config, seed, noise=seed + 1)) != repr(entry):
+                    entry["metadata"][DIFFERS_NEXT_TIME] = True
             # A generator may fail at some seeds, with any exception.
             except Exception as error:  # noqa: BLE001
                 logging.debug("%s, seed %d: %s", task, seed, error)
                 continue
-        yield seed, mended(task, entry) if is_sound(task, entry) else None
+        yield seed, entry, mended(task, entry) if is_sound(task, entry) else None
+
+
+def drawn(task: str, config: Mapping[str, Any], seed: int, noise: int) -> dict[str, Any]:
+    """The item of a seed. The shared random generators, from which some tasks draw, begin with `noise`."""
+    # decimal_arithmetic sets the precision of the whole process.
+    decimal.setcontext(decimal.DefaultContext.copy())
+    random.seed(noise)
+    entry: dict[str, Any] = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
+    return entry
+
+
+class LateError(Exception):
+    """An item or a solution takes too long."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise LateError in the block if it takes longer. The generator of arc_1d never ends at some seeds."""
+
+    def stop(*_: object) -> None:
+        raise LateError(f"over {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def solved(solver: Solver, question: str) -> Solution:
+    """What the solver says, if it is not late."""
+    try:
+        with at_most(LATE_S):
+            return solver(question)
+    except LateError as error:
+        return undecided(f"the solver took {error}")
+    # A solver that cannot read a question may raise anything. Its other questions are checked.
+    except Exception as error:  # noqa: BLE001
+        logging.warning("The solver cannot read %r: %r", question[-200:], error)
+        return undecided(f"the solver raised {type(error).__name__}")
 
 
 def is_paid(task: str, entry: Mapping[str, Any], answer: str) -> bool:
@@ -80,54 +142,128 @@ def is_paid(task: str, entry: Mapping[str, Any], answer: str) -> bool:
         return False
 
 
+def unread(question: str) -> Solution:
+    """Stands for the solver of a task that has none."""
+    return undecided("no solver")
+
+
 def check_level(task: str, solver: Solver, config: Mapping[str, Any], most: int, seconds: float) -> dict[str, Any]:
     """The counts of a level, with a few examples of each disagreement."""
-    counts = {"items": 0, "replaced": 0, "undecided": 0, "refused_keys": 0, "refused_answers": 0}
-    examples: dict[str, list[dict[str, Any]]] = {"refused_keys": [], "refused_answers": [], "undecided": []}
+    names = ("items", "replaced", "corrected", "clarified", "undecided", "wrong_keys", "refused_answers")
+    counts = dict.fromkeys((*names, "several_answers", "other_answers", "judged"), 0)
+    examples: list[dict[str, Any]] = []
+    why: Counter[str] = Counter()
+    served: list[Mapping[str, Any]] = []
 
     def note(kind: str, **details: Any) -> None:
         counts[kind] += 1
-        if len(examples[kind]) < EXAMPLES:
-            examples[kind].append(details)
+        if counts[kind] <= EXAMPLES:
+            examples.append({"kind": kind, **details})
 
-    for seed, entry in served_items(task, config, most, seconds):
+    for seed, made, entry in made_items(task, config, most, seconds):
         counts["items"] += 1
         if entry is None:
             counts["replaced"] += 1
             continue
-        question = str(entry["question"])
+        served.append(entry)
+        counts["corrected"] += entry["answer"] != made["answer"]
+        counts["clarified"] += entry["question"] != made["question"]
         key = entry["answer"]
-        solution: Solution = solver(question)
+        solution = solved(solver, str(entry["question"]))
         if solution.is_undecided:
-            note("undecided", seed=seed, key=key, why=solution.why)
+            counts["undecided"] += 1
+            why[re.sub(r"\d+", "N", solution.why)[:80]] += 1
             continue
+        counts["judged"] += solution.judge is not None
+        counts["several_answers"] += len(solution.answers) > 1
+        counts["other_answers"] += any(answer != str(key) for answer in solution.answers)
         if key is not None and not solution.accepts(str(key)):
-            note("refused_keys", seed=seed, key=key, solver=list(solution.answers)[:3], why=solution.why)
+            note("wrong_keys", seed=seed, key=str(key)[:200], solver=str(list(solution.answers)[:3])[:200])
         unpaid = [answer for answer in solution.answers if not is_paid(task, entry, answer)]
         if unpaid:
-            note("refused_answers", seed=seed, key=key, answer=unpaid[0])
-    return {**counts, "examples": {kind: found for kind, found in examples.items() if found}}
+            note("refused_answers", seed=seed, key=str(key)[:200], answer=unpaid[0][:200])
+    found: dict[str, Any] = {name: count for name, count in counts.items() if count or name == "items"}
+    found["questions"] = len({entry["question"] for entry in served})
+    contents = len({content(task, str(entry["question"])) for entry in served})
+    if contents < found["questions"]:
+        found["contents"] = contents
+    found["without_work"] = without_work(task, served, seconds / 3)
+    if why:
+        found["why"] = dict(why.most_common(2))
+    if examples:
+        found["examples"] = examples
+    return found
+
+
+def content(task: str, question: str) -> str:
+    """What a question asks, without words that make no difference."""
+    if task == "aiw":
+        return re.sub(r"[A-Z][a-z]+", "Name", question)
+    return held_out_by(question)
+
+
+def without_work(task: str, served: Sequence[Mapping[str, Any]], seconds: float) -> float:
+    """The largest share of the items on which an answer without work is right (see guessable.py).
+
+    A third of the items gives the answers to try; the others are asked.
+    """
+    sources = served[: len(served) // 3]
+    asked = served[len(sources) :]
+    known = Counter(right_answer(task, entry) or "" for entry in sources)
+    frequent = [answer for answer, _ in known.most_common(6 if task in LIMITED else 20) if answer]
+    tried: dict[str, Any] = {answer: answer for answer in (*frequent, *FIXED)}
+    tried |= RULES
+    hits: Counter[str] = Counter()
+    until = time.monotonic() + seconds
+    number = 0
+    for number, entry in enumerate(asked, start=1):
+        for name, answer in tried.items():
+            text = answer if isinstance(answer, str) else answer(str(entry["question"]))
+            hits[name] += bool(text) and is_paid(task, entry, text)
+        if number == LOOK:
+            tried = {name: answer for name, answer in tried.items() if hits[name]}
+        if time.monotonic() > until and number >= LOOK // 2:
+            break
+    return round(max(hits.values(), default=0) / max(number, 1), 3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="all that have a solver, without")
-    parser.add_argument("--items", type=int, default=50, help="items of each level (default: 50)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for the items of one level (default: 20)")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="all without")
+    parser.add_argument("--items", type=int, default=100, help="items of each level (default: 100)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for the items of one level (default: 3)")
+    parser.add_argument("--missing", action="store_true", help="only tasks without a result")
+    parser.add_argument("--table", action="store_true", help="measure nothing, only write the table")
     options = parser.parse_args()
-    library.load()
-    known = solvers()
-    unknown = sorted(set(options.tasks) - known.keys())
+    version = library.load().version
+    unknown = sorted(set(options.tasks) - CHECKS.keys())
     if unknown:
-        parser.error(f"no solver reads {', '.join(unknown)}")
-    results: dict[str, Any] = {}
-    for task in tqdm(options.tasks or sorted(known), "tasks", disable=None):
-        levels = build_ladder(task).levels
+        parser.error(f"reasoning-gym has no {', '.join(unknown)}")
+    known = solvers()
+    results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))["tasks"] if RESULTS.exists() else {}
+    tasks = [] if options.table else options.tasks or sorted(CHECKS)
+    if options.missing:
+        tasks = [task for task in tasks if task not in results]
+    # Programs of codeio write files.
+    os.chdir(tempfile.mkdtemp())
+    for task in tqdm(tasks, "tasks", disable=None):
+        solver = known.get(task, unread)
         results[task] = [
-            check_level(task, known[task], level.config, options.items, options.seconds) for level in levels
+            check_level(task, solver, level.config, options.items, options.seconds)
+            for level in build_ladder(task).levels
         ]
-    without = sorted(CHECKS.keys() - known.keys())
-    print(json.dumps({"version": library.load().version, "tasks": results, "without_solver": without}, indent=1))
+        save(version, results)
+    write_table(results)
+
+
+def save(version: str, results: Mapping[str, Any]) -> None:
+    """Write the results, a line for each level."""
+    lines = []
+    for task, levels in sorted(results.items()):
+        written = ",\n  ".join(json.dumps(level, ensure_ascii=False) for level in levels)
+        lines.append(f" {json.dumps(task)}: [\n  {written}\n ]")
+    text = f'{{"version": {json.dumps(version)}, "tasks": {{\n' + ",\n".join(lines) + "\n}}\n"
+    RESULTS.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

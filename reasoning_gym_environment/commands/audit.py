@@ -3,6 +3,7 @@
     items of the default config, made twice ──> are they equal, and how many are different?
     known answers ── sandbox ──> is the right answer paid in full, and what do worthless answers earn?
     items of every level ── constants, the most frequent answers ──> is one text right on most of them?
+                         └─ your solver (audit_solver.py) ──> do its answers and the items' own answers agree?
 
 Use it for another release of reasoning-gym, or for a dataset of your own. It tries a few answers that ignore the
 problem. `benchmarks/audit/search.py`, in a checkout, searches for more answers that a learner could find.
@@ -39,13 +40,14 @@ from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
-from ..verification.questions import is_sound
+from ..verification.questions import OPEN_FAULTS, is_sound
+from . import audit_solver
+from .audit_solver import FULL, Solver, load_solver
 from .items import right_answer
 from .options import add_task_modules
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
-FULL = 0.99
 MAX_WORTHLESS = 0.5
 """A worthless answer that earns this much on average counts as correct in training."""
 RIGHT = "the right answer"
@@ -90,11 +92,13 @@ WORTHLESS = CONSTANTS + GARBAGE
 
 VERDICTS = {
     "broken": "does not pay the right answer in full",
+    "disputed": "has items whose own answer the solver disputes",
     "pays-garbage": "pays a worthless answer",
     "solved-by-constant": "has a level on which one answer is right on most items",
     "no-oracle": "has items that come without a right answer",
     "not-graded": "has right answers that could not be scored",
     "no-items": "makes no items",
+    "open-fault": "has a fault that is known and not mended",
 }
 """The verdicts other than "sound", the worst first."""
 
@@ -108,12 +112,13 @@ def main(arguments: Sequence[str]) -> int:
     for verdict in options.fail_on:
         if verdict not in VERDICTS:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
+    solver = None if options.solver is None else load_solver(options.solver)
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
-        check_file("--json", options.json, inputs=options.task_modules)
+        check_file("--json", options.json, inputs=_input_files(options))
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
-        document = _audit(options)
+        document = _audit(options, solver)
     # The reader of the table may have gone, which ends the command.
     if options.json:
         write_atomically(Path(options.json), json.dumps(document, indent=1).encode() + b"\n")
@@ -123,6 +128,12 @@ def main(arguments: Sequence[str]) -> int:
         verdict = result["verdict"]
         print(f"{result['task']}: {verdict}, it {VERDICTS[verdict]}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _input_files(options: argparse.Namespace) -> list[str]:
+    """The files that the audit reads, and must not replace."""
+    solver = options.solver or ""
+    return [*options.task_modules, solver.rpartition(":")[0]]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -159,6 +170,12 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         help="another seed gives other items (default: 0)",
     )
+    add(
+        "--solver",
+        metavar="MODULE:FUNCTION",
+        help="a function of the question's text that returns a right answer, a list of right answers, or None if it "
+        "cannot tell; the audit compares its answers with those of the items",
+    )
     add("--json", metavar="FILE", help="also write all measurements as JSON")
     add(
         "--fail-on",
@@ -178,7 +195,7 @@ def _task(text: str) -> str:
     raise argparse.ArgumentTypeError(f"expected the name of a task, got {text!r:.100}")
 
 
-def _audit(options: argparse.Namespace) -> dict[str, Any]:
+def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]:
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
         options.tasks,
@@ -187,26 +204,30 @@ def _audit(options: argparse.Namespace) -> dict[str, Any]:
         num_generation_workers=workers,
         num_scoring_workers=workers,
     ) as tasks:
-        results = asyncio.run(_audit_each(tasks, options))
+        results = asyncio.run(_audit_each(tasks, options, solver))
         return {"reasoning_gym_version": tasks.version, "tasks": results}
 
 
-async def _audit_each(tasks: Tasks, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def _audit_each(tasks: Tasks, options: argparse.Namespace, solver: Solver | None) -> list[dict[str, Any]]:
+    limits = {"items": options.items, "draws": options.draws, "seed": options.seed}
     results = []
     for task in tqdm(tasks.names, "audit", unit="task", disable=None):
-        results.append(await audit(tasks, task, items=options.items, draws=options.draws, seed=options.seed))
+        results.append(await audit(tasks, task, solver=solver, **limits))
     return results
 
 
 # --- one task
 
 
-async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -> dict[str, Any]:
+async def audit(
+    tasks: Tasks, task: str, *, items: int, draws: int, seed: int, solver: Solver | None = None
+) -> dict[str, Any]:
     """The measurements of one task as plain data: means and shares in [0, 1], and notes for a person.
 
     `right` is the mean score of the right answer, None if no right answer is known. `worthless` has the mean score of
     the best paid worthless answer, and this answer. `solved` has (level, constant, share of the level's items on which
-    it is right). The audit skips items with a wrong answer, and answers that could not be scored.
+    it is right). With a solver, `solver` is the result of `audit_solver.compare`. The audit skips items with a wrong
+    answer, and answers that could not be scored.
     """
     failures: list[str] = []
     problems = await _draw_levels(tasks, task, draws, seed, failures)
@@ -229,7 +250,11 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
         if constant is not None:
             solved.append((level, *constant))
 
-    notes = [f"{level}: {text!r:.30} is right on {share:.0%} of its items" for level, text, share in solved]
+    answerable = {level: _answerable(found) for level, found in problems.items() if level != DEFAULT}
+    comparison = None if solver is None else await audit_solver.compare(tasks, solver, answerable)
+
+    notes = [] if comparison is None else audit_solver.notes(comparison)
+    notes += [f"{level}: {text!r:.30} is right on {share:.0%} of its items" for level, text, share in solved]
     if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
         notes.append("its verifier evaluates answers")
     notes += _notes_on_scores([score for _, score in tried])
@@ -238,20 +263,31 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     if missing:
         reason = printable(failures[0], 200) if failures else f"{LEVEL_S:g} s were over"
         notes.append(f"{missing} of {draws * len(problems)} items could not be made ({reason})")
-    return {
+    if task in OPEN_FAULTS:
+        notes.append(OPEN_FAULTS[task])
+    disputed = comparison is not None and audit_solver.is_disputed(comparison)
+    verdict = judge(right, worthless, bool(solved), _why_unknown(made, tried), is_disputed=disputed)
+    if verdict == "sound" and task in OPEN_FAULTS:
+        verdict = "open-fault"
+    result = {
         "task": task,
-        "verdict": judge(right, worthless, bool(solved), _why_unknown(made, tried)),
+        "verdict": verdict,
         "right": right,
         "worthless": (worthless, best),
         "solved": solved,
         "notes": notes,
     }
+    return result if comparison is None else {**result, "solver": comparison}
 
 
-def judge(right: float | None, worthless: float, is_solved: bool, why_unknown: str) -> str:
+def judge(
+    right: float | None, worthless: float, is_solved: bool, why_unknown: str, *, is_disputed: bool = False
+) -> str:
     """The verdict that follows from the mean scores. It is `why_unknown` if `right` is None and nothing is worse."""
     if right is not None and right < FULL:
         return "broken"
+    if is_disputed:
+        return "disputed"
     if worthless >= MAX_WORTHLESS:
         return "pays-garbage"
     if is_solved:

@@ -20,6 +20,9 @@ from .statistics import Estimate, Question, share
 Preset: TypeAlias = Literal["easy", "hard"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
+PAYS_ANY_TEXT = frozenset({"game_of_life_halting"})
+"""Tasks whose own verifier accepts any text that is not empty. They are compared, because every model has them."""
+
 
 class PublishedScore(NamedTuple):
     """The result of one model in one task at one preset. `counts[k]` is how many items have k right completions."""
@@ -71,6 +74,8 @@ class PublishedTable:
     tasks: int
     rows: list[PublishedRow]
     not_compared: list[str]
+    pays_any_text: list[str]
+    """The compared tasks in which every answer counts as right."""
 
 
 def beside_published(name: str, samples: Iterable[EvalSample], preset: Any) -> PublishedTable:
@@ -93,7 +98,7 @@ def beside_published(name: str, samples: Iterable[EvalSample], preset: Any) -> P
         rows.append(_row(model, _questions(scores, sorted(common))))
     rows.sort(key=lambda row: -row.accuracy.value)
     not_compared = sorted((answered | published_presets()[preset].keys()) - common)
-    return PublishedTable(preset, len(common), rows, not_compared)
+    return PublishedTable(preset, len(common), rows, not_compared, sorted(common & PAYS_ANY_TEXT))
 
 
 def _natively_correct(sample: EvalSample) -> float:

@@ -12,6 +12,9 @@ apply the same rule:
 
     int.from_bytes(blake2b(question in UTF-8, digest_size=8, person=b"hold-out").digest(), "big") % 10 == 0
 
+Two tasks ask for a few hundred sentences in ever new ways: sentence_reordering shuffles the words, and emoji_mystery
+hides the sentence in ever new emojis. There `held_out_by` takes the sentence, and not the text of the question.
+
 An evaluation that is compared with published results ignores the rule, because the published evaluations did. Training
 excludes the questions of such an evaluation only if it runs with the same `eval_complexity`.
 """
@@ -19,6 +22,7 @@ excludes the questions of such an evaluation only if it runs with the same `eval
 from __future__ import annotations
 
 import hashlib
+import re
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -42,10 +46,29 @@ HELD_OUT_ONE_IN = 10
 Rule: TypeAlias = Literal["content", "published"]
 
 
+_SHUFFLED = re.compile(r"Restore the correct order of words in the following sentence: (.*?)(\n|$)")
+_HIDDEN = re.compile("[\U000e0100-\U000e01ef]")
+"""emoji_mystery hides each character of its sentence as a variation selector."""
+
+
+def held_out_by(question: str) -> str:
+    """The text whose hash decides whether a question is held out: the question, or the sentence that it asks for.
+
+    For sentence_reordering, it is the words of the sentence in alphabetical order. For emoji_mystery, it is the
+    sentence in its hidden form.
+    """
+    shuffled = _SHUFFLED.match(question)
+    if shuffled is not None:
+        return " ".join(sorted(shuffled.group(1).split()))
+    if question.startswith("The following emoji is encoded with a sentence."):
+        return "".join(_HIDDEN.findall(question))
+    return question
+
+
 def is_held_out(question: str) -> bool:
     """Whether a question is for evaluation only."""
     digest = hashlib.blake2b(
-        question.encode("utf-8", "surrogatepass"),
+        held_out_by(question).encode("utf-8", "surrogatepass"),
         digest_size=8,
         person=b"hold-out",
     ).digest()

@@ -168,3 +168,89 @@ def test_a_task_that_makes_no_items_is_not_said_to_lack_answers(
     assert result["verdict"] == "no-items"
     assert "4 of 4 items could not be made" in result["notes"][-1] and "the word list is missing" in result["notes"][-1]
     assert "empty: no-items, it makes no items" in capsys.readouterr().err
+
+
+SOLVED = '''
+import random
+from reasoning_gym.arithmetic import GCDConfig, GCDDataset
+from reasoning_gym.factory import register_dataset
+
+class Sums(GCDDataset):
+    """Every tenth answer is wrong, and each item with an even sum has two right answers."""
+    def __getitem__(self, index):
+        rng = random.Random(self.seed)
+        a, b = rng.randrange(1000), rng.randrange(1000)
+        wrong = a % 10 == 0
+        return {"question": f"{a} + {b}, or its negative if it is even", "answer": str(a + b + wrong), "metadata": {}}
+    def score_answer(self, answer, entry):
+        right = int(entry["answer"])
+        return float(answer in (str(right), str(-right) if right % 2 == 0 else ""))
+
+register_dataset("sums", Sums, GCDConfig)
+
+def solve(question):
+    a, _, b, *_ = question.replace(",", "").split()
+    total = int(a) + int(b)
+    if total % 7 == 0:
+        return None
+    return str(total) if total % 2 else [str(total), str(-total)]
+
+def fail(question):
+    raise ValueError("cannot read it")
+
+def give_a_number(question):
+    return 5
+
+NUMBER = 5
+'''
+
+
+@pytest.mark.usefixtures("own_datasets", "in_process_workers")
+def test_a_solver_of_one_s_own_disputes_wrong_answers_and_finds_several_right_answers(tmp_path: Path) -> None:
+    module, target = tmp_path / "sums.py", tmp_path / "audit.json"
+    module.write_text(SOLVED)
+    arguments = ["sums", "--task-modules", str(module), "--items", "1", "--draws", "60", "--json", str(target)]
+    assert main([*arguments, "--solver", f"{module}:solve", "--fail-on", "disputed"]) == 1
+    [result] = json.loads(target.read_text())["tasks"]
+    found = result["solver"]
+    sums = [tuple(map(int, re.findall(r"\d+", example["question"]))) for example in found["examples"]]
+    assert sums and all(a % 10 == 0 for a, _ in sums), "every disagreement is about a wrong answer"
+    assert found["items"] >= 60 and found["unscored"] == 0
+    assert found["refused_answers"] == found["refused_keys"] > 0
+    assert found["undecided"] > 0 and found["several_answers"] > 0
+    assert result["verdict"] == "disputed"
+    example = found["examples"][0]
+    assert {"seed", "level", "key", "solver", "kind"} <= example.keys()
+    assert any("items do not pay its answer" in note for note in result["notes"])
+
+
+@pytest.mark.usefixtures("own_datasets", "in_process_workers")
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("{module}:missing", "found nothing of this name"),
+        ("{module}:NUMBER", "found 5"),
+        ("{module}", "expects MODULE:FUNCTION"),
+        ("no_such_module:solve", "The solver module 'no_such_module' cannot be imported"),
+        ("{module}:fail", "raised an exception for the item of sums with seed .*ValueError: cannot read it"),
+        ("{module}:give_a_number", "expected a text, a list of texts or None, got 5 for the item of sums with seed"),
+    ],
+)
+def test_a_bad_solver_is_an_error_of_one_line(tmp_path: Path, function: str, message: str) -> None:
+    module = tmp_path / "sums.py"
+    module.write_text(SOLVED)
+    name = function.format(module=module)
+    with pytest.raises(EnvironmentSetupError, match=message) as raised:
+        main(["sums", "--task-modules", str(module), "--items", "1", "--draws", "3", "--solver", name])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "OPEN_FAULTS", {"chain_sum": "some sums are wrong"})
+    target = tmp_path / "audit.json"
+    assert main(["chain_sum", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
+    [result] = json.loads(target.read_text())["tasks"]
+    assert result["verdict"] == "open-fault" and result["notes"] == ["some sums are wrong"]

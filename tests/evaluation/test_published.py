@@ -46,6 +46,16 @@ def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path)
     assert (table.tasks, table.rows) == (kept.tasks, kept.rows)
 
 
+def test_a_task_whose_verifier_accepts_any_text_is_compared_and_marked(tmp_path: Path) -> None:
+    found = evaluation(tmp_path, attacks=False)
+    plain = compared(found)
+    task = "game_of_life_halting"
+    more = [{**sample, "task": task, "native_score": 1.0} for sample in found.samples if sample["index"] == 0]
+    table = beside_published(found.model, [*found.samples, *more], "easy")
+    assert (plain.pays_any_text, table.pays_any_text) == ([], [task])
+    assert table.tasks == plain.tasks + 1 and task not in table.not_compared
+
+
 def test_published_results_are_for_their_presets_only(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"it has difficulty 'default'.*eval_complexity easy or hard"):
         compared(evaluation(tmp_path / "a", complexity="default"))

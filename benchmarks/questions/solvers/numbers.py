@@ -351,7 +351,9 @@ def number_format(question: str) -> Solution:
     numbers = [Fraction(candidate.replace(",", "")) for candidate in candidates]
     best = max(numbers) if found.group(1) == "largest" else min(numbers)
     answers = [candidate for candidate, number in zip(candidates, numbers, strict=True) if number == best]
-    return Solution(sorted(set(answers)), judge=lambda key: as_fraction(key) == best)
+    # Keys are floats, which differ from the candidates after their sixteenth digit.
+    tolerance = abs(best) * Fraction(1, 10**14)
+    return Solution(sorted(set(answers)), judge=lambda key: abs(as_fraction(key) - best) <= tolerance)
 
 
 def number_filtering(question: str) -> Solution:
@@ -738,7 +740,9 @@ def time_intervals(question: str) -> Solution:
     elapsed = durations.pop()
     if elapsed < timedelta(0):
         return undecided("the end is before the start")
-    if re.search(r"HH:MM(?!:)", question) and elapsed % timedelta(minutes=1) >= timedelta(seconds=30):
+    is_settled = "Leave out seconds" in question
+    has_half = elapsed % timedelta(minutes=1) >= timedelta(seconds=30)
+    if re.search(r"HH:MM(?!:)", question) and has_half and not is_settled:
         return undecided("seconds can be cut off or rounded to a minute")
     return value(_shown(elapsed, has_days="D days" in question, clock=(found.group(4) or "").rstrip(".")))
 

@@ -492,7 +492,7 @@ def parse_formula(text: str) -> Truth:
 def propositional_logic(question: str) -> Solution:
     """`Given: 1. (P ∧ P) .2. (P ↔ Q) ... What can we conclude from the above statements?`
 
-    Each consequence is a right answer. The solver gives literals that follow, or clauses of two of them.
+    The solver gives literals that follow, and clauses of two of them that say all that follows about their letters.
     """
     premises = re.findall(r"^\.?\d+\. (.*)$", question, re.M)
     variables = sorted(set(re.findall(r"[A-Z]", " ".join(premises))))
@@ -508,14 +508,26 @@ def propositional_logic(question: str) -> Solution:
     answers = [literal for literal in literals if all(map(parse_formula(literal), worlds))]
     for first, second in itertools.combinations(literals, 2):
         clause = f"({first} ∨ {second})"
-        is_tautology = second == f"¬{first}"
-        if not is_tautology and not {first, second} & set(answers) and all(map(parse_formula(clause), worlds)):
+        truths_of = [parse_formula(first), parse_formula(second)]
+        possible = {tuple(truth(world) for truth in truths_of) for world in worlds}
+        if second != f"¬{first}" and possible == {(False, True), (True, False), (True, True)}:
             answers.append(clause)
-    # A premise follows from itself, but to repeat it concludes nothing.
-    answers = [answer for answer in answers if answer not in premises]
+    # A premise follows from itself, but to repeat it, in any form, concludes nothing.
+    answers = [answer for answer in answers if not any(say_the_same(answer, premise) for premise in premises)]
     if not answers:
         return undecided("neither a literal nor a clause of two literals follows")
     return Solution([*answers[:ENOUGH], *answers[-1:]])
+
+
+def say_the_same(first: str, second: str) -> bool:
+    """Whether two formulas have the same letters, and the same truth in every world."""
+    letters = sorted(set(re.findall("[A-Z]", first)))
+    if letters != sorted(set(re.findall("[A-Z]", second))):
+        return False
+    worlds = [
+        dict(zip(letters, truths, strict=True)) for truths in itertools.product((False, True), repeat=len(letters))
+    ]
+    return all(parse_formula(first)(world) == parse_formula(second)(world) for world in worlds)
 
 
 def is_prime(number: int) -> bool:
@@ -663,7 +675,7 @@ State: TypeAlias = Any
 """A position of a game, hashable."""
 
 
-def shortest_path(
+def shortest_walk(
     start: State, steps: Callable[[State], Iterable[tuple[str, State]]], is_end: Callable[[State], bool], limit: int
 ) -> list[str] | None:
     """The moves of a shortest way from the start to an end, None if there is none among so many states."""
@@ -727,7 +739,8 @@ def maze(question: str) -> Solution:
     """
     start_mark, goal_mark = re.findall(r"from '(.)' \(start\) to '(.)' \(goal\)", question)[0]
     wall = re.findall(r"'(.)' = Wall", question)[0]
-    grid = question.split("```")[1].strip("\n").split("\n")
+    # A mark of the maze may be a backtick.
+    grid = re.findall(r"\n```\n(.*?)\n```\n", question, re.DOTALL)[0].split("\n")
     cells = {(row, column): mark for row, line in enumerate(grid) for column, mark in enumerate(line)}
     start = next(cell for cell, mark in cells.items() if mark == start_mark)
 
@@ -738,7 +751,7 @@ def maze(question: str) -> Solution:
             if cells.get(beside, wall) != wall:
                 yield "step", beside
 
-    path = shortest_path(start, steps, lambda cell: cells[cell] == goal_mark, 1_000_000)
+    path = shortest_walk(start, steps, lambda cell: cells[cell] == goal_mark, 1_000_000)
     return value("infinity" if path is None else len(path))
 
 
@@ -829,7 +842,7 @@ def jugs(question: str) -> Solution:
         return amounts is not None and target in amounts
 
     start = (0,) * len(names)
-    path = shortest_path(start, steps, lambda amounts: target in amounts, 100_000)
+    path = shortest_walk(start, steps, lambda amounts: target in amounts, 100_000)
     if path is None:
         return Solution(judge=judge)
     detour = [f"fill {names[0]}", f"empty {names[0]}", *path]
@@ -995,7 +1008,7 @@ def knight_swap(question: str) -> Solution:
         return state[0] == black and state[1] == white
 
     start = (white, black, first)
-    path = shortest_path(start, steps, is_swapped, 1_000_000)
+    path = shortest_walk(start, steps, is_swapped, 1_000_000)
     if path is None:
         return value("No")
 
@@ -1071,7 +1084,7 @@ def rush_hour(question: str) -> Solution:
     red = names.index("A")
     last = width - len(parts["A"])
     start = tuple(parts[name][0][1 if is_level[name] else 0] for name in names)
-    path = shortest_path(start, steps, lambda state: state[red] == last, 60_000)
+    path = shortest_walk(start, steps, lambda state: state[red] == last, 60_000)
     if path is None:
         return undecided("the search of 60,000 positions found no way out")
     return Solution([" ".join(path)])
@@ -1114,7 +1127,7 @@ def sokoban(question: str) -> Solution:
         return state is not None and state[1] <= goals
 
     start = (player, boxes)
-    path = shortest_path(start, steps, lambda state: state[1] <= goals, 20_000)
+    path = shortest_walk(start, steps, lambda state: state[1] <= goals, 20_000)
     return Solution([] if path is None else ["".join(path)], judge)
 
 

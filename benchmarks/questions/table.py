@@ -1,0 +1,112 @@
+"""The table of docs/questions.md: how each task was checked, and with which result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reasoning_gym_environment.verification.questions import OPEN_FAULTS
+
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
+BEGIN = "<!-- Written by `python benchmarks/questions/check.py`; do not edit. -->"
+END = "<!-- The end of the table. -->"
+MOST_LEVELS = 6
+"""Tasks with more levels show the smallest and the largest value."""
+
+UNKNOWN: Mapping[str, str] = {
+    "arc_1d": "whether a second rule fits; the generator never ends at some seeds",
+    "arc_agi": "whether a second rule fits",
+    "circuit_logic": "whether a reader takes XOR of several inputs for `exactly one`",
+    "codeio": "programs that take over 8 s or need a missing package",
+    "family_relationships": "Willow may be a man or a woman",
+    "figlet_font": "the checker knows that the key draws the picture, and not whether a person can read it",
+    "letter_jumble": "capitals move with their letters, and the question says that capitalization is preserved",
+    "rectangle_count": "most pictures of the upper three levels are too large for the solver",
+    "rubiks_cube": "cubes of more than three layers, and cubes far from solved",
+    "tsumego": "whether a slow plan captures more than the key",
+}
+"""What the check of a task leaves open."""
+
+HEAD = (
+    "task", "checked by", "levels", "items", "wrong keys", "refused answers", "not decided, %", "replaced, %",
+    "corrected, %", "clarified, %", "without work, %", "different questions", "not known",
+)  # fmt: skip
+
+Level = Mapping[str, Any]
+
+
+def write_table(results: Mapping[str, Sequence[Level]]) -> None:
+    """Replace the table of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}", encoding="utf-8")
+
+
+def table(results: Mapping[str, Sequence[Level]]) -> str:
+    """One row for each task."""
+    rows = [HEAD, ("---",) * len(HEAD)]
+    rows += [row(task, levels) for task, levels in sorted(results.items())]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def row(task: str, levels: Sequence[Level]) -> tuple[str, ...]:
+    """The cells of a task; a cell has a value for each level, or a single value if all levels have the same."""
+
+    def share(name: str) -> str:
+        return by_level(levels, lambda level: percent(level.get(name, 0), level["items"]))
+
+    open_points = [texts[task] for texts in (OPEN_FAULTS, UNKNOWN) if task in texts]
+    return (
+        task,
+        how_checked(levels),
+        str(len(levels)),
+        by_level(levels, lambda level: level["items"]),
+        str(total(levels, "wrong_keys")),
+        str(total(levels, "refused_answers")),
+        share("undecided"),
+        share("replaced"),
+        share("corrected"),
+        share("clarified"),
+        by_level(levels, lambda level: round(100 * level["without_work"])),
+        by_level(levels, different),
+        "; ".join(open_points),
+    )
+
+
+def how_checked(levels: Sequence[Level]) -> str:
+    """Solver: finds the right answer. Checker: judges the key. Nothing: it decides less than one item in twenty."""
+    served = total(levels, "items") - total(levels, "replaced")
+    decided = served - total(levels, "undecided")
+    if decided <= served / 20:
+        return "nothing"
+    return "checker" if total(levels, "judged") > decided / 2 else "solver"
+
+
+def different(level: Level) -> str:
+    """The different questions of a level, and in brackets what they ask apart from words that make no difference."""
+    contents = level.get("contents")
+    return str(level["questions"]) if contents is None else f"{level['questions']} ({contents})"
+
+
+def total(levels: Sequence[Level], name: str) -> int:
+    """The sum over the levels."""
+    return sum(level.get(name, 0) for level in levels)
+
+
+def percent(part: int, whole: int) -> int:
+    """A rounded share; a share that is not 0 is at least 1."""
+    return max(round(100 * part / max(whole, 1)), 1 if part else 0)
+
+
+def by_level(levels: Sequence[Level], value: Callable[[Level], Any]) -> str:
+    """The values of the levels, or the value if it is the same at each."""
+    values = [value(level) for level in levels]
+    if len(set(values)) == 1:
+        return str(values[0])
+    if len(values) > MOST_LEVELS:
+        numbers = sorted(values, key=lambda text: int(str(text).split()[0]))
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, values))
