@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.records import Status
+from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
@@ -114,7 +114,7 @@ async def measure_equality(grader: SandboxGrader, groups: Sequence[Group]) -> di
     for task, entry, answers in groups:
         score_answer = library.create_dataset(task, seed=0, size=1).score_answer
         for answer, verdict in zip(answers, await grader.grade(task, {}, entry, answers), strict=True):
-            if verdict.status is not Status.TIMEOUT:
+            if verdict.status is not VerdictStatus.TIMEOUT:
                 compared += 1
                 plain = await asyncio.to_thread(grade, score_answer, entry, answer)
                 if (plain.value, plain.status) != (verdict.value, verdict.status):

@@ -92,7 +92,7 @@ class Completion:
         return len(self.masks) - self.masks.count(MASKED)
 
 
-class Status(StrEnum):
+class VerdictStatus(StrEnum):
     """How the verifier ended, apart from what it decided."""
 
     SCORED = "scored"
@@ -111,7 +111,7 @@ class Verdict:
     """
 
     value: float
-    status: Status = Status.SCORED
+    status: VerdictStatus = VerdictStatus.SCORED
     native: float = 0.0
     detail: str = ""
 

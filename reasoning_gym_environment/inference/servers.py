@@ -32,7 +32,7 @@ from ..errors import (
     UnreadableReplyError,
 )
 from ..records import MIN_COMPLETION_TOKENS
-from ..utils.http import Answer, NoAnswerError, exchange, is_local
+from ..utils.http import HttpReply, NoAnswerError, exchange, is_local
 from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
 from .same_tokenizer import is_same_tokenizer, known_ids
@@ -246,7 +246,7 @@ class ServerAdapter:
             )
         self._has_our_tokenizer = bool(is_same)
 
-    async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> Answer:
+    async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         """Make one request. Connections are not reused, because a server may restart any time."""
         headers = {"Authorization": f"Bearer {self.config.api_key}"} if self.config.api_key else {}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -255,7 +255,7 @@ class ServerAdapter:
         async with aiohttp.ClientSession(trust_env=uses_proxy) as session:
             return await exchange(session, method, url, timeout=timeout, json=body, headers=headers)
 
-    def _error_of(self, answer: Answer) -> InferenceError:
+    def _error_of(self, answer: HttpReply) -> InferenceError:
         status = answer.status
         sentence = sentence_in(answer.text) or "no explanation"
         message = f"{self.address} answers {status}: {sentence}"

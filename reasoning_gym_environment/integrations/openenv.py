@@ -31,7 +31,7 @@ from pydantic import Field
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 
-__all__ = ["Completion", "Question", "ReasoningGymOpenEnv", "build_app"]
+__all__ = ["OpenEnvCompletion", "OpenEnvQuestion", "ReasoningGymOpenEnv", "build_app"]
 
 
 EXPECTED = (
@@ -39,11 +39,11 @@ EXPECTED = (
 )
 
 
-class Completion(Action):
+class OpenEnvCompletion(Action):
     completion: str = Field(description="The model's text, thinking included; its answer in the form of answer_format.")
 
 
-class Question(Observation):
+class OpenEnvQuestion(Observation):
     """A question, and after `step` the grade of its completion. The reward is None if there is no score."""
 
     messages: list[dict[str, str]]
@@ -110,7 +110,7 @@ class SharedQuestions:
             self._stream.observe(question.problem, question.rewards)
 
 
-class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
+class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]):
     """A session: a question, its answer, the next question."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -135,7 +135,7 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         group: str | int | None = None,
         group_size: int | None = None,
         **unknown: Any,
-    ) -> Question:
+    ) -> OpenEnvQuestion:
         """Open a question, and drop a question that is open.
 
         Without arguments this is the next training question of the stream. The first `group_size` sessions that name
@@ -175,7 +175,7 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
             raise EnvironmentSetupError(f"index: with split eval expected 0 to {len(questions) - 1}, got {index}.")
         return questions[index]
 
-    async def step_async(self, action: Completion, timeout_s: float | None = None, **_: Any) -> Question:
+    async def step_async(self, action: OpenEnvCompletion, timeout_s: float | None = None, **_: Any) -> OpenEnvQuestion:
         """Grade the answer. Raises EnvironmentSetupError if no question is open."""
         question = self._open
         if question is None:
@@ -198,15 +198,15 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
     def state(self) -> State:
         return self._state
 
-    def reset(self, *arguments: Any, **options: Any) -> Question:
+    def reset(self, *arguments: Any, **options: Any) -> OpenEnvQuestion:
         return asyncio.run(self.reset_async(*arguments, **options))
 
-    def step(self, action: Completion, timeout_s: float | None = None, **options: Any) -> Question:
+    def step(self, action: OpenEnvCompletion, timeout_s: float | None = None, **options: Any) -> OpenEnvQuestion:
         return asyncio.run(self.step_async(action, timeout_s, **options))
 
 
-def _question(problem: PromptedProblem, **result: Any) -> Question:
-    return Question.model_validate(problem, from_attributes=True).model_copy(update=result)
+def _question(problem: PromptedProblem, **result: Any) -> OpenEnvQuestion:
+    return OpenEnvQuestion.model_validate(problem, from_attributes=True).model_copy(update=result)
 
 
 def build_app(tasks: Tasks) -> FastAPI:
@@ -214,4 +214,4 @@ def build_app(tasks: Tasks) -> FastAPI:
     stream = ItemStream(tasks)
     session = partial(ReasoningGymOpenEnv, tasks, stream, SharedQuestions(stream), HeldOut(tasks))
     # OpenEnv refuses sessions beyond this number.
-    return create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=1024)
+    return create_app(session, OpenEnvCompletion, OpenEnvQuestion, "reasoning_gym", max_concurrent_envs=1024)

@@ -26,7 +26,16 @@ from ..records import AnswerFormat, Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
 from ..utils.loop_thread import PerProcess
 
-__all__ = ["Recipe", "RecipeGrader", "grade_rows", "grader_for", "metrics_of", "row_rewards", "text_of"]
+__all__ = [
+    "Recipe",
+    "RecipeGrader",
+    "UnscoredError",
+    "grade_rows",
+    "grader_for",
+    "metrics_of",
+    "row_rewards",
+    "text_of",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +49,10 @@ RECIPE = "recipe"
 """The key of the recipe in the metadata of a row for NeMo Gym."""
 
 Row: TypeAlias = Mapping[str, Any]
+
+
+class UnscoredError(Exception):
+    """There is no score, although the answer may be right. Trainers exclude the completion."""
 
 
 @dataclass(frozen=True)

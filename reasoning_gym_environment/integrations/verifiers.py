@@ -23,7 +23,7 @@ from tqdm import tqdm
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import AnswerFormat
 from ..settings.components import DEFAULT_PROMPT, PartialCredit
-from .recipe import Recipe, RecipeGrader, grader_for, metrics_of
+from .recipe import Recipe, RecipeGrader, UnscoredError, grader_for, metrics_of
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -33,10 +33,6 @@ __all__ = [
 ]
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class UnscoredError(Exception):
-    """There is no score, although the answer may be right. The library marks the rollout as failed."""
 
 
 class GradingConfig(vf.TaskConfig):
@@ -222,12 +218,12 @@ class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
-class ReasoningGymEnvConfig(vf.EnvConfig):
+class ReasoningGymVerifiersConfig(vf.EnvConfig):
     # The library's own default is a rented sandbox, which a single reply does not need.
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
-class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
+class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymVerifiersConfig]):
     """Requests a reply for each row. The grading workers start with it."""
 
     async def start(self) -> None:
@@ -243,4 +239,4 @@ def load_environment(**settings: Any) -> ReasoningGymVerifiersEnv:
     Raises pydantic's ValidationError with the name of an invalid setting.
     """
     taskset = {"id": "reasoning-gym-environment", **settings}
-    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset=taskset))
+    return ReasoningGymVerifiersEnv(ReasoningGymVerifiersConfig(taskset=taskset))

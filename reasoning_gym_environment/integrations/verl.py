@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from reasoning_gym_environment.integrations.recipe import Recipe, grader_for, metrics_of
+from reasoning_gym_environment.integrations.recipe import Recipe, UnscoredError, grader_for, metrics_of
 
 __all__ = ["UnscoredError", "compute_score", "compute_scores"]
 
@@ -25,10 +25,6 @@ logger = logging.getLogger(__name__)
 
 BATCH_THREADS = 16
 """The number of threads that grade the completions of a batch."""
-
-
-class UnscoredError(Exception):
-    """There is no score, although the answer may be right. verl 0.9 then trains on the rest of the group."""
 
 
 def compute_score(

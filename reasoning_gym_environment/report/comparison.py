@@ -27,7 +27,7 @@ from ..evaluation.results import (
 )
 from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
 from ..storage.lines import DumpedGroup
-from .load import GRADED, RELEASES, SAMPLED, Evaluation, Run
+from .load import GRADED, RELEASES, SAMPLED, Evaluation, LoadedRun
 
 FEW = 20
 """A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
@@ -160,7 +160,7 @@ def verdicts(
     comparison: Comparison | None,
     published: Sequence[PublishedTable],
     evaluations: Evaluated,
-    runs: Sequence[Run],
+    runs: Sequence[LoadedRun],
 ) -> list[str]:
     """The sentences at the top of the page, as plain text that the page must escape. Comparisons come first."""
     described = []

@@ -83,7 +83,7 @@ class Evaluation:
 
 
 @dataclass
-class Run:
+class LoadedRun:
     """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
 
     label: str
@@ -107,7 +107,7 @@ class Sources:
     """The content of all files. `malformed` counts the skipped lines by file."""
 
     evaluations: list[Evaluation] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[LoadedRun] = field(default_factory=list)
     malformed: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -121,7 +121,7 @@ def load(paths: Sequence[Path]) -> Sources:
     Raises EnvironmentSetupError for a path that does not exist, and if the files have nothing to show.
     """
     sources = Sources()
-    runs: dict[str, Run] = {}
+    runs: dict[str, LoadedRun] = {}
     files: dict[Path, Path] = {}
     for path in paths:
         for file in files_of(path):
@@ -141,7 +141,7 @@ def load(paths: Sequence[Path]) -> Sources:
     return sources
 
 
-def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
+def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None:
     """Add the samples of a file to `sources`, and its groups to their run in `runs`."""
     resolved = path.resolve()
     changed = path.stat().st_mtime
@@ -152,7 +152,7 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
     else:
         run_id = str(resolved)
         label = _free_name(resolved.with_suffix(""), {run.label for run in runs.values()})
-    run = Run(label, changed)
+    run = LoadedRun(label, changed)
     samples = []
     for place, record in _records(path, sources.malformed):
         try:

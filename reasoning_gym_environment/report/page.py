@@ -34,7 +34,7 @@ from ..evaluation.statistics import Estimate
 from ..storage.lines import UNKNOWN, DumpedGroup
 from ..utils.terminal import printable
 from .comparison import TEMPLATES, Comparison, templates, verdicts
-from .load import GRADED, SAMPLED, Evaluation, Run, Sources, as_inert_json, select
+from .load import GRADED, SAMPLED, Evaluation, LoadedRun, Sources, as_inert_json, select
 
 FACTS = {
     "eval_complexity": "difficulty",
@@ -173,7 +173,7 @@ SMALLEST_BIN = 4
 """Each point of a curve covers at least this many groups."""
 
 
-def run_section(run: Run) -> dict[str, Any]:
+def run_section(run: LoadedRun) -> dict[str, Any]:
     """One run over its items, in at most 40 bins. A single bin has no charts, and may have fewer than four groups."""
     groups = run.groups
     count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN))

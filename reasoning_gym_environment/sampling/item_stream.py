@@ -74,7 +74,7 @@ class _ItemAhead:
         return self.making.done()
 
 
-class ItemStream:
+class ProblemStream:
     """Draws training problems in the order of their index; `ledger` keeps track of the pending draws.
 
         problem = await stream.next()
@@ -335,7 +335,7 @@ def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
 class ItemSource:
     """The item stream together with the curriculum, which chooses its levels if `follows_curriculum`."""
 
-    stream: ItemStream
+    stream: ProblemStream
     curriculum: Curriculum
     follows_curriculum: bool
     observed: ObservedItems = field(default_factory=ObservedItems)
@@ -388,7 +388,7 @@ def build_item_source(
     """A new item source of the maker's tasks. `ladders` has the ladder of each task, or nothing without levels."""
     limits = LevelLimits(ladders)
     curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
-    stream = ItemStream(
+    stream = ProblemStream(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",

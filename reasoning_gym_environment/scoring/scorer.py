@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..records import Completion, Outcome, Problem, Score, Status, Verdict, outcome_of
+from ..records import Completion, Outcome, Problem, Score, Verdict, VerdictStatus, outcome_of
 from ..workers.grader import SandboxGrader
 from .extraction import extract_answer
 
@@ -69,7 +69,7 @@ class Scorer:
         return scores
 
     def _score_of_verdict(self, answer: str, verdict: Verdict) -> Score:
-        if self._native and verdict.status is Status.SCORED:
+        if self._native and verdict.status is VerdictStatus.SCORED:
             verdict = replace(verdict, value=verdict.native)
         return Score(
             value=verdict.value,
@@ -81,7 +81,7 @@ class Scorer:
 
 
 def _outcome(verdict: Verdict) -> Outcome:
-    if verdict.status is not Status.SCORED:
+    if verdict.status is not VerdictStatus.SCORED:
         return Outcome(verdict.status.value)
     return outcome_of(verdict.value)
 

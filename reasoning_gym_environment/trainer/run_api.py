@@ -40,7 +40,7 @@ from ..utils.resilience import (
 from .answers import AnswerT, Limits, Planted, Registered, Status, parse
 from .marks import NO_TRAINER, is_known, new_mark, registration_of
 from .run_state import RunState
-from .transport import FINAL_CODES, ApiError, RefusedError, Transport
+from .transport import FINAL_CODES, ApiError, ApiRefusedError, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ class TrajectoryApi:
                     return parse(kind, answer, path)
                 refused_since = None
                 problem = "no trainer has requested a batch yet"
-            except RefusedError as error:
+            except ApiRefusedError as error:
                 if refused_since is None:
                     refused_since = now()
                 is_final = error.code in FINAL_CODES or now() - refused_since >= REFUSED_S
@@ -312,7 +312,7 @@ class TrajectoryApi:
                 problem = str(error)
             await asyncio.sleep(self._outage.failed(problem, "waiting for run-api and its trainer"))
 
-    def _refusal(self, path: str, error: RefusedError) -> EnvironmentSetupError:
+    def _refusal(self, path: str, error: ApiRefusedError) -> EnvironmentSetupError:
         said = str(error).rstrip(".")
         return EnvironmentSetupError(
             f"{self._transport.url}{path} refuses this environment: {said}. Expected the run-api of Atropos 0.4: "
@@ -434,7 +434,7 @@ class TrajectoryApi:
         parameters["sampled_at_step"] = sampled_at
         try:
             is_sent = await self._transport.offer({**payload, "env_id": state.env_id, "generation_params": parameters})
-        except RefusedError as error:
+        except ApiRefusedError as error:
             what = "group refused by the trajectory API, dropped"
             self._failures.note("group_refused_by_the_trajectory_API", what, str(error))
             return GroupOutcome.SEND_FAILED

@@ -47,7 +47,7 @@ class ApiError(Exception):
         return self.is_gone or is_refused
 
 
-class RefusedError(ApiError):
+class ApiRefusedError(ApiError):
     """The API refuses the request and will refuse it again. The message is what the API said."""
 
 
@@ -58,14 +58,14 @@ class Transport:
         self.url = url
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The API's answer. Raises ApiError, or RefusedError for a 4xx answer other than 408 and 429."""
+        """The API's answer. Raises ApiError, or ApiRefusedError for a 4xx answer other than 408 and 429."""
         async with aiohttp.ClientSession() as session:
             return await _request(session, method, self.url + path, json=body)
 
     async def offer(self, group: Mapping[str, Any]) -> bool:
         """Send one scored group, if the API has its trainer. Returns whether it was sent.
 
-        Raises RefusedError, or ApiError if the group should be sent again; then `may_have_arrived` says whether the
+        Raises ApiRefusedError, or ApiError if the group should be sent again; then `may_have_arrived` says whether the
         API may have accepted it.
 
         A group that run-api would accept but could not hand on to the trainer is refused here. Otherwise run-api would
@@ -74,7 +74,7 @@ class Transport:
         try:
             body = await asyncio.to_thread(_compressed, group)
         except (TypeError, ValueError) as error:
-            raise RefusedError(f"not sent, because no batch with it could be used: {error}") from error
+            raise ApiRefusedError(f"not sent, because no batch with it could be used: {error}") from error
         async with _SingleConnection().session() as session:
             if not await self._has_trainer(session):
                 return False
@@ -84,16 +84,16 @@ class Transport:
     async def _has_trainer(self, session: aiohttp.ClientSession) -> bool:
         try:
             info = await _request(session, "GET", f"{self.url}/wandb_info")
-        except RefusedError as error:
+        except ApiRefusedError as error:
             raise ApiError(str(error), code=error.code) from error
         return info.get("project") is not None
 
     async def _post(self, session: aiohttp.ClientSession, body: bytes) -> None:
-        """Send a group. Raises ApiError, or RefusedError for an answer of FINAL_CODES."""
+        """Send a group. Raises ApiError, or ApiRefusedError for an answer of FINAL_CODES."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         try:
             await _request(session, "POST", f"{self.url}/scored_data", data=body, headers=headers)
-        except RefusedError as error:
+        except ApiRefusedError as error:
             if error.code in FINAL_CODES:
                 raise
             raise ApiError(str(error), code=error.code) from error
@@ -149,7 +149,7 @@ async def _request(
     if answer.status >= 400:
         # 408 and 429 ask to be tried again later.
         is_final = answer.status < 500 and answer.status not in (408, 429)
-        kind = RefusedError if is_final else ApiError
+        kind = ApiRefusedError if is_final else ApiError
         raise kind(f"it answers {answer.status}: {answer.text[:300]}", code=answer.status)
     try:
         content = json.loads(answer.text)

@@ -12,7 +12,7 @@ import aiohttp
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpReply:
     """An answer with any status."""
 
     status: int
@@ -55,12 +55,12 @@ async def exchange(
     method: str,
     url: str,
     **options: Any,
-) -> Answer:
+) -> HttpReply:
     """Make one request. `options` go to `aiohttp.ClientSession.request`. Raises NoAnswerError."""
     try:
         async with session.request(method, url, **options) as response:
             text = await response.text(errors="replace")
-            return Answer(response.status, text, response.headers)
+            return HttpReply(response.status, text, response.headers)
     # aiohttp raises ValueError for an address that is malformed, and for an answer that cannot be decoded.
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswerError(error) from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..records import Status, Verdict
+from ..records import Verdict, VerdictStatus
 from .entries import Check, Entry, task_of
 from .forms import FORMS
 from .validators import VALIDATORS
@@ -57,7 +57,7 @@ def grade(
     score, error = _native_score(score_answer, entry, answer)
     native = score or 0.0
     if check is None:
-        status = Status.VERIFIER_ERROR if score is None else Status.SCORED
+        status = VerdictStatus.VERIFIER_ERROR if score is None else VerdictStatus.SCORED
         return Verdict(native, status, native, error)
     is_right, reason = _decision(check, entry, answer)
     detail = ""

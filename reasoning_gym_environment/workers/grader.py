@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import EnvironmentSetupError
-from ..records import Status, Verdict
+from ..records import Verdict, VerdictStatus
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest, Sandbox
@@ -109,7 +109,7 @@ class SandboxGrader:
                 waiting.append(answer)
             else:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
-                verdicts[answer] = Verdict(0.0, Status.VERIFIER_ERROR, detail=detail)
+                verdicts[answer] = Verdict(0.0, VerdictStatus.VERIFIER_ERROR, detail=detail)
         if waiting:
             request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
             graded = await self._grade(request)
@@ -137,10 +137,10 @@ class SandboxGrader:
         if reason := reply.get("unscored"):
             logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
             self._counts["unscored_groups"] += 1
-            return [Verdict(0.0, Status.CRASHED, detail=f"not scored: {reason}")] * count
+            return [Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}")] * count
         verdicts = []
         for fields in reply["verdicts"]:
-            fields["status"] = Status(fields["status"])
+            fields["status"] = VerdictStatus(fields["status"])
             verdicts.append(Verdict(**fields))
         return verdicts
 

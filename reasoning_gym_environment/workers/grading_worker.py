@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..errors import EnvironmentSetupError
-from ..records import Status, Verdict
+from ..records import Verdict, VerdictStatus
 from ..tasks import reasoning_gym_source as library
 from ..verification.grade import Verifier, check_for, grade
 from . import confinement
@@ -250,9 +250,9 @@ class Child:
         except EOFError:
             yield _describe_end(self._reap(EXIT_ALLOWANCE_S))
         except TimeoutError:
-            yield Verdict(0.0, Status.TIMEOUT, detail=f"no verdict within {self._timeout_s:g} s")
+            yield Verdict(0.0, VerdictStatus.TIMEOUT, detail=f"no verdict within {self._timeout_s:g} s")
         except ProtocolError as error:
-            yield Verdict(0.0, Status.CRASHED, detail=f"the child forged a record: {error}")
+            yield Verdict(0.0, VerdictStatus.CRASHED, detail=f"the child forged a record: {error}")
 
     def _allow_time(self) -> None:
         """Give the child `timeout_s` of processor time from now, and WALL_FACTOR times as much elapsed time.
@@ -331,7 +331,7 @@ def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]
     except MemoryError:
         # The form or the validator of the task ran out of memory.
         pass
-    return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
+    return Verdict(0.0, VerdictStatus.MEMORY, detail="the verifier ran out of memory")
 
 
 def _describe_end(status: int) -> Verdict:
@@ -339,12 +339,12 @@ def _describe_end(status: int) -> Verdict:
     if not os.WIFSIGNALED(status):
         code = os.waitstatus_to_exitcode(status)
         reason = "it could not be confined" if code == _SETUP_FAILED else f"it exited with {code}"
-        return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process ended early: {reason}")
+        return Verdict(0.0, VerdictStatus.CRASHED, detail=f"the verifier's process ended early: {reason}")
     number = os.WTERMSIG(status)
     detail = f"the verifier's process died of signal {number} ({signal.strsignal(number)})"
     if number == signal.SIGSYS:
         detail = "the verifier made a forbidden system call"
-    return Verdict(0.0, Status.CRASHED, detail=detail)
+    return Verdict(0.0, VerdictStatus.CRASHED, detail=detail)
 
 
 # --- start ---

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..records import Status, Verdict
+from ..records import Verdict, VerdictStatus
 from ..tasks import reasoning_gym_source as library
 from .confinement import die_with_parent
 
@@ -57,7 +57,7 @@ class Imports:
 DETAIL_BYTES = 200
 _RECORD = struct.Struct(f"<BxxxIddH{DETAIL_BYTES}s")
 RECORD_SIZE = _RECORD.size
-_STATUSES = tuple(Status)
+_STATUSES = tuple(VerdictStatus)
 
 
 class UnreadableMessageError(Exception):

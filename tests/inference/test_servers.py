@@ -39,7 +39,7 @@ from reasoning_gym_environment.inference.servers import (
     pause_in,
     sentence_in,
 )
-from reasoning_gym_environment.utils.http import Answer, is_local
+from reasoning_gym_environment.utils.http import HttpReply, is_local
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
 GROUP = RequestParameters(2, 50, 0.7, 0.95)
@@ -65,9 +65,9 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
     made.sent = []
     left = list(answers)
 
-    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> Answer:
+    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         if method == "GET":
-            return Answer(200, json.dumps({"data": models}), {})
+            return HttpReply(200, json.dumps({"data": models}), {})
         made.sent.append((url, body))
         answer = left.pop(0) if len(left) > 1 else left[0]
         if callable(answer):
@@ -76,7 +76,7 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
             answer = (200, answer)
         status, content, *headers = answer
         text = content if isinstance(content, str) else json.dumps(content)
-        return Answer(status, text, headers[0] if headers else {})
+        return HttpReply(status, text, headers[0] if headers else {})
 
     made._exchange = exchange
     return made
@@ -315,9 +315,9 @@ async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_
     started = asyncio.Event()
     server = adapter(ChatAdapter, CHAT)
 
-    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> Answer:
+    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         if method == "GET" or body["n"] > 1:
-            return Answer(400, "", {})
+            return HttpReply(400, "", {})
         started.set()
         await asyncio.sleep(3600)
         raise AssertionError("the probe is cancelled first")

@@ -21,7 +21,7 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
 from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import HISTORY_S, MAX_CRASHES, MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -54,12 +54,12 @@ class FakeGenerator:
         return {"question": f"{task} {seed} {level}", "answer": "a", "metadata": {}}
 
 
-def item_source(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
+def item_source(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ProblemStream:
     of_maker = {name: options.pop(name) for name in ("too_long", "held_out", "strict") if name in options}
-    return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **of_maker), seed=seed, **options)
+    return ProblemStream(ItemMaker(catalog, generator or FakeGenerator(), **of_maker), seed=seed, **options)
 
 
-async def take(source: ItemStream, count: int) -> list[Problem]:
+async def take(source: ProblemStream, count: int) -> list[Problem]:
     return [await source.next() for _ in range(count)]
 
 

@@ -24,7 +24,7 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling import levels
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import CRASHED, REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
-from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
+from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ProblemStream
 from reasoning_gym_environment.sampling.levels import LevelChooser, LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
 from reasoning_gym_environment.sampling.seeds import derive_seed
@@ -197,7 +197,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.ladders = {name: Ladder(name, levels, "a test") for name in options.tasks}
         limits = LevelLimits(self.ladders)
         self.curriculum = Curriculum(options.tasks, limits.top_level)
-        self.stream = ItemStream(
+        self.stream = ProblemStream(
             ItemMaker(catalog, self.generator, too_long=self.too_long, held_out=HashHoldOut()),  # type: ignore[arg-type]
             seed=1,
             levels=self.level_chooser(),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.sampling import levels
-from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.item_stream import ProblemStream
 from reasoning_gym_environment.utils.clock import now
 from reasoning_gym_environment.workers.generation_worker import ItemJob
 from reasoning_gym_environment.workers.generator import ProcessGenerator
@@ -56,7 +56,7 @@ class PretendedWorker(WorkerProcess):
         self._is_alive = False
 
 
-async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ItemStream:
+async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ProblemStream:
     """A stream at the highest of three levels, whose workers are killed as `is_killed` says."""
     generator = ProcessGenerator(num_workers=workers)
     pretended = [PretendedWorker(is_killed) for _ in range(workers)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import FormatFailure, Outcome, Status, Verdict
+from reasoning_gym_environment.records import FormatFailure, Outcome, Verdict, VerdictStatus
 from reasoning_gym_environment.scoring.scorer import FIRST_CHECK, Scorer, score_with_retry
 
 
@@ -65,10 +65,10 @@ async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: 
         (Verdict(0.999), Outcome.PARTIAL),
         (Verdict(0.01), Outcome.PARTIAL),
         (Verdict(0.0), Outcome.WRONG),
-        (Verdict(0.0, Status.VERIFIER_ERROR), Outcome.VERIFIER_ERROR),
-        (Verdict(0.0, Status.TIMEOUT), Outcome.TIMEOUT),
-        (Verdict(0.0, Status.MEMORY), Outcome.MEMORY),
-        (Verdict(0.0, Status.CRASHED), Outcome.CRASHED),
+        (Verdict(0.0, VerdictStatus.VERIFIER_ERROR), Outcome.VERIFIER_ERROR),
+        (Verdict(0.0, VerdictStatus.TIMEOUT), Outcome.TIMEOUT),
+        (Verdict(0.0, VerdictStatus.MEMORY), Outcome.MEMORY),
+        (Verdict(0.0, VerdictStatus.CRASHED), Outcome.CRASHED),
     ):
         [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
         assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
@@ -83,7 +83,7 @@ class GraderOfABusyMachine(FakeGrader):
         verdicts = await super().grade(task, config, entry, answers)
         if len(self.calls) > 1:
             return verdicts
-        return [Verdict(0.0, Status.CRASHED) if answer == "late" else verdicts[0] for answer in answers]
+        return [Verdict(0.0, VerdictStatus.CRASHED) if answer == "late" else verdicts[0] for answer in answers]
 
 
 async def test_only_what_the_grader_failed_to_score_is_graded_again(make_problem: Any, make_completion: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.records import Status, Verdict
+from reasoning_gym_environment.records import Verdict, VerdictStatus
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
@@ -84,7 +84,7 @@ async def test_an_attack_costs_its_own_answer_only(
 @pytest.mark.slow
 async def test_unbounded_recursion_ends_one_way_or_another(attack: Attack) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
-    assert (await attack(code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
+    assert (await attack(code)).status in (VerdictStatus.MEMORY, VerdictStatus.CRASHED, VerdictStatus.TIMEOUT)
 
 
 async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, attack: Attack) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import Status
+from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
@@ -25,7 +25,7 @@ from .conftest import grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
-ORDINARY = (Status.SCORED, Status.VERIFIER_ERROR)
+ORDINARY = (VerdictStatus.SCORED, VerdictStatus.VERIFIER_ERROR)
 
 
 def each(tasks: Iterable[str], *quick: str) -> list[Any]:
@@ -56,7 +56,7 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
     answers = honest_answers(entries)
     verdicts = await grader.grade(task, {}, entries[0], answers)
     # Only slow simplification gets here, where the plain verifier would take as long and longer.
-    settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not Status.TIMEOUT]
+    settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not VerdictStatus.TIMEOUT]
     expected = [grade(dataset.score_answer, entries[0], answer) for answer, _ in settled]
     assert [(v.value, v.native, v.status) for _, v in settled] == [(v.value, v.native, v.status) for v in expected]
 
@@ -94,7 +94,7 @@ async def test_the_config_reaches_the_verifier_and_an_answer_of_absurd_length_do
     right = "6*4*1*1"
     absurd, default = await grader.grade("puzzle24", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), right])
     [narrower] = await grader.grade("puzzle24", {"min_value": 2}, entry, [right])
-    assert (absurd.status, default.value, narrower.value) == (Status.VERIFIER_ERROR, 1.0, 0.01)
+    assert (absurd.status, default.value, narrower.value) == (VerdictStatus.VERIFIER_ERROR, 1.0, 0.01)
 
 
 BROKEN_DATASETS: list[tuple[str, dict[str, Any], str]] = [
@@ -118,7 +118,7 @@ async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_cos
     before = Counter(grader.metrics())
     verdicts = await grader.grade(task, config, sum_item, ["1", "2"])
     reason = f"its dataset cannot be built: {cause}"
-    assert [verdict.status for verdict in verdicts] == [Status.CRASHED] * 2
+    assert [verdict.status for verdict in verdicts] == [VerdictStatus.CRASHED] * 2
     assert re.search(f"^not scored: {reason}", verdicts[0].detail)
     assert re.search(f"2 answers to a {task} problem could not be scored: {reason}", caplog.text)
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
@@ -133,7 +133,7 @@ async def test_a_group_that_no_worker_can_read_is_unscored_by_name_and_costs_no_
     before = Counter(grader.metrics())
     for config, entry in (({"min_terms": unreadable}, sum_item), ({}, {**sum_item, "metadata": unreadable})):
         [verdict] = await grader.grade("chain_sum", config, entry, ["1"])
-        assert verdict.status == Status.CRASHED
+        assert verdict.status == VerdictStatus.CRASHED
         assert "a worker cannot read it: ModuleNotFoundError: No module named 'in_this_process_only'" in verdict.detail
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
     assert "grading/worker_restarts" not in Counter(grader.metrics()) - before

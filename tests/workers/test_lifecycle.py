@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import Status, Verdict
+from reasoning_gym_environment.records import Verdict, VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import Verifier
 from reasoning_gym_environment.workers import confinement
@@ -42,7 +42,7 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
         verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill_once, "None"])
         assert [verdict.value for verdict in verdicts] == [1.0, 0.25, 0.25]
         verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill])
-        assert {verdict.status for verdict in verdicts} == {Status.CRASHED}
+        assert {verdict.status for verdict in verdicts} == {VerdictStatus.CRASHED}
         assert "2 answers to a executes_answers problem could not be scored" in caplog.text
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
@@ -65,7 +65,7 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         # It has more to read than a socket holds.
         os.kill(grader._workers[0].pid or 0, signal.SIGSTOP)
         [verdict, _] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "#" * 500_000])
-        assert (verdict.status, "silent for" in verdict.detail) == (Status.CRASHED, True)
+        assert (verdict.status, "silent for" in verdict.detail) == (VerdictStatus.CRASHED, True)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert grader.metrics()["grading/worker_restarts"] == 1
 
@@ -81,15 +81,15 @@ async def test_a_dataset_reads_the_files_beside_its_module(grader: SandboxGrader
 async def test_any_signal_may_end_a_child() -> None:
     for number in signal.valid_signals():
         verdict = _describe_end(number)
-        assert verdict.status == Status.CRASHED and verdict.detail, number
+        assert verdict.status == VerdictStatus.CRASHED and verdict.detail, number
 
 
 async def test_a_check_that_runs_out_of_memory_is_reported_as_such() -> None:
     def check_fails(verifier: Verifier) -> Verdict:
         raise MemoryError
 
-    assert _contained(lambda **_: 0.0, check_fails).status == Status.MEMORY
-    assert _contained(lambda **_: 0.0, lambda verifier: Verdict(1.0)).status == Status.SCORED
+    assert _contained(lambda **_: 0.0, check_fails).status == VerdictStatus.MEMORY
+    assert _contained(lambda **_: 0.0, lambda verifier: Verdict(1.0)).status == VerdictStatus.SCORED
 
 
 # --- starting ---

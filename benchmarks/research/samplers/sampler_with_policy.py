@@ -13,7 +13,7 @@ from typing import Any
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
-from reasoning_gym_environment.sampling.item_stream import PREFETCH, ItemSource, ItemStream
+from reasoning_gym_environment.sampling.item_stream import PREFETCH, ItemSource, ProblemStream
 from reasoning_gym_environment.sampling.levels import LevelLimits, level_chooser
 from reasoning_gym_environment.settings.components import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder
@@ -23,7 +23,7 @@ from .policy import TaskPolicy
 from .thompson import ThompsonTasks
 
 
-class StreamWithPolicy(ItemStream):
+class StreamWithPolicy(ProblemStream):
     """An item stream whose tasks a policy chooses."""
 
     def __init__(self, policy: TaskPolicy, maker: ItemMaker, **options: Any) -> None:
