@@ -96,7 +96,7 @@ def text_or_file(given: Any) -> Any:
     if may_be_path and Path(text).is_file():
         return Path(text).read_text(encoding="utf-8").strip()
     if may_be_path and " " not in text and ("/" in text or text.endswith((".txt", ".md", ".jinja"))):
-        raise ValueError(f"expected a text or the path of a file, but there is no file {given!r}")
+        raise ValueError(f"expected a text or the path of a file, got {given!r}, and there is no such file")
     return given
 
 

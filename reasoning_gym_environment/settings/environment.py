@@ -176,7 +176,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     @classmethod
     def _has_no_effect(cls, value: str | None) -> str | None:
         if value is not None:
-            raise ValueError("expected none, because Atropos never uses it; set system_prompt to this text")
+            raise ValueError("expected none, got a text: Atropos never uses it, so set system_prompt to this text")
         return value
 
     @field_validator("rollout_server_url")

@@ -49,7 +49,7 @@ def test_each_answer_format_has_its_own_system_message_which_settings_replace_or
         contents = [dict(message)["content"] for message in made.messages("?")]
         assert contents == ([] if expected is None else [expected]) + ["?"]
     assert len(set(SYSTEM_PROMPTS.values())) == 3
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(ValueError, match="there is no such file"):
         TasksSettings(system_prompt=str(tmp_path / "missing.txt"))
 
 
