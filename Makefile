@@ -38,16 +38,17 @@ $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed
 $(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requirements/dev.txt requirements.txt pyproject.toml | $(VENV)/.python
 	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
 	$(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt -r requirements/openenv.txt
+	$(VENV)-trl/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements/dev.txt -r requirements/openenv.txt
 	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+# Without --no-compile, pip takes twice as long, because it compiles all of torch and verl, of which tests import a part.
 # One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core). Tests
 # install the wheel in fresh environments, which find the libraries here (testing/wheel.py).
 $(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
 	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
+	$(VENV)-$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements/$*.txt
 	@touch $@
 
 $(VENV)-llm/.installed: benchmarks/research/llm/requirements.txt benchmarks/research/llm/requirements-alone.txt | $(VENV)/.python
