@@ -246,6 +246,12 @@ WITHOUT_RIGHT_ANSWER = [
 ]
 
 
+def test_the_output_of_a_program_that_reads_the_clock_is_no_right_answer() -> None:
+    programs = {"return datetime.now().year": False, "start = time.time()": False, "noon = start_time.time()": True}
+    for program, is_sound_item in programs.items():
+        assert is_sound("codeio", {"question": program, "answer": "1", "metadata": {}}) == is_sound_item
+
+
 @pytest.mark.parametrize(("task", "answer", "metadata"), WITHOUT_RIGHT_ANSWER)
 def test_an_item_whose_own_answer_is_wrong_has_no_right_one(task: str, answer: str, metadata: Entry) -> None:
     entry = {"question": "?", "answer": answer, "metadata": {**metadata, "source_dataset": task}}
