@@ -163,16 +163,21 @@ DIFFERS_NEXT_TIME = "differs_next_time"
 _CLOCK = re.compile(r"\b(now|utcnow|today|time\.time)\(")
 """How a program asks for the time or the date."""
 
+_CHANCE = re.compile(r"\brandom\.(?!seed|Random\b)\w+\(|\b(randint|randrange|uniform|shuffle|randn)\(")
+"""How a program draws a random number. Two draws can give the same output, so that the items do not differ."""
+
 
 def codeio_is_sound(entry: Entry) -> bool:
-    """One in twenty programs draws random numbers without a seed, or reads the clock, which the question does not show.
+    """One in ten programs draws random numbers without a seed, or reads the clock, which the question does not show.
 
     Half of the questions ask for an input that gives the shown output. Most programs have many, and one is paid.
     """
     question = entry["question"]
     asks_for_input = "predict a feasible input" in question
+    has_seed = "seed(" in question
     differs = entry["metadata"].get(DIFFERS_NEXT_TIME, False) or _CLOCK.search(question)
-    return not asks_for_input and not differs
+    draws = _CHANCE.search(question) and not has_seed
+    return not (asks_for_input or differs or draws)
 
 
 # --- coin_flip

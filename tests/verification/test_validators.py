@@ -246,10 +246,21 @@ WITHOUT_RIGHT_ANSWER = [
 ]
 
 
-def test_the_output_of_a_program_that_reads_the_clock_is_no_right_answer() -> None:
-    programs = {"return datetime.now().year": False, "start = time.time()": False, "noon = start_time.time()": True}
-    for program, is_sound_item in programs.items():
-        assert is_sound("codeio", {"question": program, "answer": "1", "metadata": {}}) == is_sound_item
+@pytest.mark.parametrize(
+    ("program", "has_answer"),
+    [
+        ("return datetime.now().year", False),
+        ("start = time.time()", False),
+        ("noon = start_time.time()", True),
+        ("return np.random.random() < 0.5", False),
+        ("rng = random.Random(1); rng.seed(1); rng.randint(1, 2)", True),
+        ("import random\nreturn 1", True),
+    ],
+)
+def test_a_program_that_reads_the_clock_or_draws_without_a_seed_has_no_right_output(
+    program: str, has_answer: bool
+) -> None:
+    assert is_sound("codeio", {"question": program, "answer": "1", "metadata": {}}) == has_answer
 
 
 @pytest.mark.parametrize(("task", "answer", "metadata"), WITHOUT_RIGHT_ANSWER)
