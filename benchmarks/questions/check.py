@@ -52,7 +52,7 @@ from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
 
-MODULES = ("numbers", "texts", "puzzles", "rules")
+MODULES = ("numbers", "texts", "puzzles", "rules", "grids")
 FIRST_SEED = 40_000
 EXAMPLES = 2
 LATE_S = 10.0

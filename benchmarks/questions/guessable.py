@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import decimal
 import io
 import json
 import re
@@ -107,6 +108,8 @@ RULES: Mapping[str, Callable[[str], str]] = {
 
 def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Items as strict training makes them."""
+    # decimal_arithmetic sets the precision of the whole process.
+    decimal.setcontext(decimal.DefaultContext.copy())
     dataset = library.create_dataset(task, **{**config, "seed": seed, "size": most})
     until = time.monotonic() + seconds
     for index in range(most):

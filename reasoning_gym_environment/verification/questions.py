@@ -160,14 +160,24 @@ RUNS_PROGRAMS = "codeio"
 DIFFERS_NEXT_TIME = "differs_next_time"
 """Metadata key of an item that differs if other random numbers are drawn."""
 
+_CLOCK = re.compile(r"\b(now|utcnow|today|time\.time)\(")
+"""How a program asks for the time or the date."""
+
+_CHANCE = re.compile(r"\brandom\.(?!seed|Random\b)\w+\(|\b(randint|randrange|uniform|shuffle|randn)\(")
+"""How a program draws a random number. Two draws can give the same output, so that the items do not differ."""
+
 
 def codeio_is_sound(entry: Entry) -> bool:
-    """One in twenty programs draws random numbers without a seed, or shows a time.
+    """One in ten programs draws random numbers without a seed, or reads the clock, which the question does not show.
 
     Half of the questions ask for an input that gives the shown output. Most programs have many, and one is paid.
     """
-    asks_for_input = "predict a feasible input" in entry["question"]
-    return not asks_for_input and not entry["metadata"].get(DIFFERS_NEXT_TIME, False)
+    question = entry["question"]
+    asks_for_input = "predict a feasible input" in question
+    has_seed = "seed(" in question
+    differs = entry["metadata"].get(DIFFERS_NEXT_TIME, False) or _CLOCK.search(question)
+    draws = _CHANCE.search(question) and not has_seed
+    return not (asks_for_input or differs or draws)
 
 
 # --- coin_flip
@@ -239,8 +249,8 @@ def rounded(value: Fraction, digits: int) -> Decimal:
 
 
 NEUTRAL_NAMES = {
-    "he": frozenset({"Atlas", "Finn", "Jayden", "Kai", "Logan", "Phoenix", "Ryder", "Zion"}),
-    "she": frozenset({"Nova", "Rain", "River", "Sage", "Sky", "Winter"}),
+    "he": frozenset({"Aiden", "Atlas", "Finn", "Jayden", "Kai", "Logan", "Mason", "Phoenix", "Ryder", "Zion"}),
+    "she": frozenset({"Aria", "Nova", "Rain", "River", "Sage", "Sky", "Willow", "Winter"}),
 }
 """Names of the task that men and women have, by what the task takes them for."""
 
@@ -795,6 +805,7 @@ QUESTIONS: Mapping[str, Mending] = {
 
 
 OPEN_FAULTS: Mapping[str, str] = {
+    "arc_1d": "two simple rules fit 1 to 3 % of the items, such as a move to a dot with or without a limit",
     "list_functions": "two simple rules fit 1 % of the items, mostly sums of small numbers with or without repeats",
     "rearc": "two rules fit about 2 % of the items",
     "modulo_grid": "several simple rules, or none that was tried, fit a quarter of the items",

@@ -17,6 +17,7 @@ from reasoning_gym_environment.verification.grade import CHECKS
 from reasoning_gym_environment.verification.questions import (
     QUESTIONS,
     continuations,
+    family_relationships_clarified,
     is_sound,
     mended,
     rounded,
@@ -120,6 +121,14 @@ def test_a_question_with_two_readings_gets_a_sentence(task: str) -> None:
         if CLARIFIED[task] in (questions or [""])[-1]:
             return
     pytest.fail(f"no question of {task} says {CLARIFIED[task]!r}, the last: {questions[-1]!r}")
+
+
+@pytest.mark.parametrize(
+    ("person", "sentence"),
+    [("Willow", "Willow is female."), ("Mason", "Mason is male."), ("Mary", ""), ("Peter", "")],
+)
+def test_a_name_of_men_and_women_gets_a_sentence(person: str, sentence: str) -> None:
+    assert family_relationships_clarified({"question": "?", "answer": "?", "metadata": {"person1": person}}) == sentence
 
 
 @pytest.mark.parametrize(

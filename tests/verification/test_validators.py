@@ -246,6 +246,23 @@ WITHOUT_RIGHT_ANSWER = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("program", "has_answer"),
+    [
+        ("return datetime.now().year", False),
+        ("start = time.time()", False),
+        ("noon = start_time.time()", True),
+        ("return np.random.random() < 0.5", False),
+        ("rng = random.Random(1); rng.seed(1); rng.randint(1, 2)", True),
+        ("import random\nreturn 1", True),
+    ],
+)
+def test_a_program_that_reads_the_clock_or_draws_without_a_seed_has_no_right_output(
+    program: str, has_answer: bool
+) -> None:
+    assert is_sound("codeio", {"question": program, "answer": "1", "metadata": {}}) == has_answer
+
+
 @pytest.mark.parametrize(("task", "answer", "metadata"), WITHOUT_RIGHT_ANSWER)
 def test_an_item_whose_own_answer_is_wrong_has_no_right_one(task: str, answer: str, metadata: Entry) -> None:
     entry = {"question": "?", "answer": answer, "metadata": {**metadata, "source_dataset": task}}
