@@ -21,7 +21,7 @@ from typing import Any
 
 from .bounded_eval import evaluate
 from .entries import Check, Entry
-from .markup import strip_markup
+from .markup import plain_math, strip_markup, without_brackets, without_numbering
 from .readers import (
     WORD,
     amount,
@@ -46,7 +46,6 @@ from .readers import (
     picture,
     plain_number,
     polynomial,
-    product_of_powers,
     roles,
     wording,
 )
@@ -130,18 +129,29 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
 _BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
 """In these bases, the letter of the prefix is not a digit, so removing the prefix does not change the number."""
 
-_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+_BASE_NAMES = {
+    2: "binary",
+    3: "ternary",
+    8: "octal",
+    10: "decimal",
+    12: "duodecimal",
+    16: "hexadecimal",
+}
 
 
 def base_conversion(entry: Entry, answer: str) -> bool:
-    """The digits in the target base. The base may be an index or a prefix: `101_2`, `101₂`, `0b101`.
+    """The digits in the target base. The base may be an index, a prefix or words: `101_2`, `0b101`, `101 (base 2)`.
 
     Leading zeros, blanks and commas between digits do not matter.
     """
     base = entry["metadata"]["target_base"]
-    lowered = str(base).translate(_SUBSCRIPTS)
-    index = rf"(?:_ ?(?:{base}|\{{ ?{base} ?\}}|\( ?{base} ?\))|{lowered})\Z"
-    digits = re.sub(index, "", letters(plain_number(answer)))
+    # A word needs a blank or a bracket before it, because its letters can also be digits.
+    words = rf"base[ -]?{base}|{_BASE_NAMES.get(base, 'base')}"
+    index = rf" ?_ ?(?:{base}|\{{ ?(?:base ?)?{base} ?\}}|\( ?{base} ?\))\Z"
+    index_in_words = rf" ?\((?:in )?(?:{words})\)\Z|,? (?:in )?(?:{words})\Z"
+    plain = plain_number(answer)
+    plain = re.sub(rf"{index}|{index_in_words}", "", plain, flags=re.IGNORECASE)
+    digits = letters(without_brackets(plain))
     digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))
     # An answer without a digit is not 0.
@@ -198,9 +208,9 @@ def coin_flip(entry: Entry, answer: str) -> bool:
     """
     ratio = entry["metadata"]["rational"]
     right = Fraction(ratio["numerator"], ratio["denominator"])
-    if "/" in answer or "frac" in answer:
-        return Fraction(*fraction(answer)) == right
     share = plain_number(answer)
+    if "/" in share:
+        return Fraction(*fraction(share)) == right
     whole = 1
     if share.endswith("%"):
         share = share.rstrip("%\\ ")
@@ -289,7 +299,8 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     own = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
     if not own or not plain:
         return not own and plain.casefold() in _NO_ROOTS
-    parts = re.split(r",|;|\n|\bor\b|\band\b", plain.strip("[](){}"))
+    plain = without_numbering(plain.strip("[](){}"))
+    parts = re.split(r",|;|\n|\bor\b|\band\b", plain)
     given = list(filter(str.strip, parts))
     roots = sympy.Poly(metadata["polynomial_expr"]).real_roots()
     exact = sorted({Fraction(str(root.n(20))) for root in roots})
@@ -340,7 +351,7 @@ def prime_factorization(entry: Entry, answer: str) -> bool:
     """
     right = Counter(entry["metadata"]["factors"])
     number = str(math.prod(right.elements()))
-    sides = product_of_powers(answer).split("=")
+    sides = plain_math(strip_markup(answer)).split("=")
     names = [re.sub("[, ]", "", side) for side in sides]
     if len(sides) > 1 and number in names:
         sides.pop(names.index(number))
@@ -385,7 +396,8 @@ _INEQUALITIES = re.compile("[<>∧∨^vV]")
 
 def futoshiki(entry: Entry, answer: str) -> bool:
     """The numbers of the grid. The answer may omit the inequality signs, because the question gives them."""
-    given = _INEQUALITIES.sub(" ", answer)
+    # The markup goes first, because `<b>` is no inequality.
+    given = _INEQUALITIES.sub(" ", strip_markup(answer))
     own = _INEQUALITIES.sub(" ", str(entry["answer"]))
     return grid(given) == grid(own)
 

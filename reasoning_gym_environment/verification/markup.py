@@ -1,6 +1,7 @@
-"""Strip the markup around an answer: markdown, LaTeX, quotes, a label such as `Answer:`, a full stop.
+"""Strip the markup around an answer: markdown, LaTeX, HTML, quotes, a label such as `Answer:`, a full stop.
 
-    "**Answer: $\\boxed{\\text{5}}$.**" ──> "5"
+    strip_markup: "**Answer: $\\boxed{\\text{5}}$.**" ──> "5"
+    plain_math:   "1.86 \\times 10^{-6}"              ──> "1.86 * 10^-6"
 
 Answers are hostile text. Therefore stripping takes about linear time in the text, and refuses texts of more than
 MAX_CHARS characters.
@@ -8,6 +9,7 @@ MAX_CHARS characters.
 
 from __future__ import annotations
 
+import json
 import re
 
 from .bounded_eval import UnreadableTextError
@@ -19,6 +21,9 @@ _WRAPPINGS = {
     "\\fbox{": "}",
     "\\text{": "}",
     "\\textbf{": "}",
+    "\\textit{": "}",
+    "\\emph{": "}",
+    "\\underline{": "}",
     "\\texttt{": "}",
     "\\mathrm{": "}",
     "\\mathbf{": "}",
@@ -33,16 +38,20 @@ _WRAPPINGS = {
     "`": "`",
     '"': '"',
     "'": "'",
+    **{f"<{tag}>": f"</{tag}>" for tag in ("b", "strong", "i", "em", "u", "code", "pre", "p", "span", "div")},
+    **{f"<h{level}>": f"</h{level}>" for level in range(1, 7)},
 }
 """The closing mark of each opening mark."""
 _MAX_ROUNDS = 8
 """The deepest nesting of markup that is stripped; `**Answer: $\\boxed{\\text{5}}$.**` needs six rounds."""
 _TYPOGRAPHY = str.maketrans(
-    "\u00a0\u2007\u2009\u202f\u2010\u2011\u2012\u2013−“”‘’′",
-    "    -----\"\"'''",
+    "\u00a0\u2007\u2009\u202f\u3000\u2010\u2011\u2012\u2013−“”‘’′\u2044\u2215",
+    "     -----\"\"'''//",
     "\u200b\u2060\ufeff",
 )
-"""Typographic blanks, hyphens, minus signs and quotes become plain. Invisible characters disappear."""
+"""Typographic blanks, hyphens, minus signs, quotes and slashes become plain. Invisible characters disappear."""
+_TYPOGRAPHY.update({ord(sign) + 0xFEE0: ord(sign) for sign in "0123456789+-.,:;()/=%"})
+"""Full-width digits and signs become plain."""
 _LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n(?=\s*\S)")
 """A word that follows an opening code fence, as in ```` ```json ````. It names the language of the lines below it."""
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(])")
@@ -54,12 +63,18 @@ _LABEL = re.compile(
     rf"(?:{_LABEL_WORDS}(?: is\b ?:?| ?[:=])|(?P<mark>\*\*|__){_LABEL_WORDS}(?: is)? ?:? ?(?P=mark) ?:?)\s*(?=\S)",
     re.I,
 )
+_HEADING = re.compile(rf"#{{1,6}} +(?:{_LABEL_WORDS} ?:?\n)?\s*(?=\S)", re.I)
+"""The mark of a markdown heading. The heading may be a label, with the answer on the line below it."""
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle)(?![A-Za-z])\s*(?=\S)")
+_ANSWER_OBJECT = re.compile(r'\{\s*"(?:final_)?answer"\s*:', re.I)
 _BARE = re.compile(r"-?[A-Za-z0-9]{1,40}(?:\.[0-9]{1,40})?")
 """A text that certainly has no markup. Nearly every cell of a list or grid is such a text, so this check saves time."""
 
 
 def strip_markup(text: str) -> str:
     """Return `text` without the markup that encloses all of it, without a label before it, and without a final stop.
+
+    A JSON object with the single key `answer` counts as markup around its value.
 
     Raises UnreadableTextError if the text is longer than MAX_CHARS.
     """
@@ -70,7 +85,10 @@ def strip_markup(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = text.translate(_TYPOGRAPHY).strip()
     for _ in range(_MAX_ROUNDS):
-        plain = _without_wrapping(_without_final_mark(_without_label(text)))
+        plain = _without_label(text)
+        plain = _without_final_mark(plain)
+        plain = _without_wrapping(plain)
+        plain = _without_answer_object(plain)
         if plain == text:
             break
         text = plain
@@ -78,7 +96,7 @@ def strip_markup(text: str) -> str:
 
 
 def _without_label(text: str) -> str:
-    label = _LABEL.match(text)
+    label = _HEADING.match(text) or _STYLE.match(text) or _LABEL.match(text)
     return text[label.end() :] if label else text
 
 
@@ -125,3 +143,89 @@ def _has_balanced_braces(text: str) -> bool:
         if depth < 0:
             return False
     return depth == 0
+
+
+def _without_answer_object(text: str) -> str:
+    """The value of `{"answer": value}`, as the text writes it."""
+    start = _ANSWER_OBJECT.match(text)
+    if start is None:
+        return text
+    try:
+        pairs = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return text
+    if len(pairs) != 1:
+        return text
+    _, value = pairs[0]
+    # A text is decoded, because JSON writes \frac as \\frac. The notation of any other value stays.
+    return value.strip() if text[:-1].rstrip().endswith('"') else text[start.end() : -1].strip()
+
+
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+def without_brackets(text: str) -> str:
+    """The text without the brackets that enclose all of it: `(5)`, `[5]`, `{5}`. `(1)(2)` stays as it is."""
+    opening = text[:1]
+    closing = _BRACKETS.get(opening)
+    if closing is None or not text.endswith(closing):
+        return text
+    depth = 0
+    for sign in text[:-1]:
+        if sign == opening:
+            depth += 1
+        elif sign == closing:
+            depth -= 1
+        if depth == 0:
+            return text
+    return text[1:-1].strip() if depth == 1 else text
+
+
+_NUMBERING = re.compile(r"[ \t]*(?:\*\*)?(\d{1,5})[.):](?:\*\*)?[ \t]+(?=\S)", re.ASCII)
+
+
+def without_numbering(text: str) -> str:
+    """The text without the numbers 1, 2, 3, ... at the start of its lines.
+
+    All lines must have their number. Otherwise the text stays as it is, because `2. 5` can also mean two numbers.
+    """
+    items = []
+    for expected, line in enumerate(filter(str.strip, text.split("\n")), 1):
+        mark = _NUMBERING.match(line)
+        if mark is None or int(mark[1]) != expected:
+            return text
+        items.append(line[mark.end() :])
+    return "\n".join(items)
+
+
+# --- mathematics ---
+
+_SUPERSCRIPT = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_SUBSCRIPT = re.compile(r"[₀₁₂₃₄₅₆₇₈₉]+")
+_PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
+_NOTATIONS = {
+    r"<sup>([-+\w]{1,20})</sup>": r"^\1",
+    r"<sub>([-+\w]{1,20})</sub>": r"_\1",
+    r"\{,\}": ",",
+    r"\\[,!]|\\(?:left|right)(?![A-Za-z])": "",
+    r"\\(?:[;: ]|quad(?![A-Za-z]))": " ",
+    r"\\([{}])": r"\1",
+    r"\\(?:text|textbf|textrm|mathrm|mathbf|mathit|operatorname) ?\{([^{}]{0,60})\}": r"\1",
+    r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
+    r"[×·⋅]|\\(?:times|cdot)(?![A-Za-z])": "*",
+    r"÷|\\div(?![A-Za-z])": "/",
+    r"\*\*": "^",
+    r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2",
+    r"\\[cdt]?frac ?\{ ?([-+]?[\d,]{1,400}) ?\} ?\{ ?([\d,]{1,400}) ?\}": r"(\1/\2)",
+}
+_PLAIN_NOTATIONS = [(re.compile(notation, re.ASCII), plain) for notation, plain in _NOTATIONS.items()]
+
+
+def plain_math(text: str) -> str:
+    """Write products with `*`, quotients with `/`, powers with `^`, indices with `_`, and without LaTeX's layout."""
+    text = _SUPERSCRIPT.sub(r"^\g<0>", text)
+    text = _SUBSCRIPT.sub(r"_\g<0>", text)
+    text = text.translate(_PLAIN_DIGITS)
+    for notation, plain in _PLAIN_NOTATIONS:
+        text = notation.sub(plain, text)
+    return text

@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from .bounded_eval import UnreadableTextError, parse
-from .markup import strip_markup
+from .markup import plain_math, strip_markup, without_brackets, without_numbering
 
 MAX_NUMBER_CHARS = 1_000
 MAX_LITERAL_CHARS = 50_000
@@ -36,15 +36,16 @@ _THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?!\d)"
 """Commas or blanks separate thousands. French and typographic notation use blanks."""
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?) ?(?=\.?\d)(?P<whole>{_THOUSANDS}|\d*)(?:\.(?P<part>\d*))?"
-    r"(?: ?(?:e(?P<e>[-+]?\d{1,4})"
-    r"|(?:×|x|\*|·|\\times|\\cdot) ?10 ?(?:\^|\*\*) ?(?P<brace>\{)?(?P<power>[-+]?\d{1,4})(?(brace)\})))?",
+    r"(?: ?(?:e(?P<e>[-+]?\d{1,4})|[x*] ?10 ?\^ ?(?P<power>[-+]?\d{1,4})))?",
     re.ASCII | re.IGNORECASE,
 )
+_WHOLE = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
 _FRACTION = re.compile(
-    r"(?P<sign>-?) ?(?:(\d+) ?/ ?(\d+)|\\[dt]?frac ?\{ ?(-?\d+) ?\} ?\{ ?(\d+) ?\})",
+    rf"(?P<sign>-?) ?(?P<bracket>\()?(?P<minus>-?)(?:(?P<top>{_WHOLE}) ?/ ?(?P<bottom>{_WHOLE})"
+    r"|\^(?P<raised>\d+)/_(?P<lowered>\d+))(?(bracket)\))",
     re.ASCII,
 )
-_NAME_OF_A_NUMBER = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?|[₁-₉])? ?)?[=≈] ?", re.ASCII)
+_NAME_OF_A_NUMBER = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?)? ?)?[=≈] ?", re.ASCII)
 
 
 def number(text: str) -> Fraction:
@@ -68,13 +69,13 @@ def number_and_place(text: str) -> tuple[Fraction, Fraction]:
 
 
 def plain_number(text: str) -> str:
-    """Strip what may surround a number: markup, a name such as `x =`, a currency sign, LaTeX blanks, and `\\left`."""
+    """Strip what may surround a number: markup, brackets, a name such as `x =`, a currency sign, and LaTeX layout."""
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
+    text = plain_math(text).strip()
     text = _NAME_OF_A_NUMBER.sub("", text)
-    text = re.sub(r"\\(?:[,!]|(?:left|right)(?=[()]))", "", text.replace("{,}", ","))
-    text = strip_markup(text)
+    text = without_brackets(strip_markup(text))
     text = text.removeprefix("\\$").removeprefix("$")
     return " ".join(text.split())
 
@@ -87,16 +88,15 @@ def integer(text: str) -> int:
 
 
 def fraction(text: str) -> tuple[int, int]:
-    """Read numerator and denominator, not reduced, of `3/4`, `-3/4`, `\\frac{3}{4}` or a whole number."""
+    """Read numerator and denominator, not reduced, of `3/4`, `-3/4`, `\\frac{3}{4}`, `³⁄₄` or a whole number."""
     text = plain_number(text)
     found = _FRACTION.fullmatch(text)
     if found is None:
         return integer(text), 1
-    numerator = int(found[2] or found[4])
-    denominator = int(found[3] or found[5])
-    if found["sign"]:
-        numerator = -numerator
-    return numerator, denominator
+    numerator = int((found["top"] or found["raised"]).replace(",", ""))
+    denominator = int((found["bottom"] or found["lowered"]).replace(",", ""))
+    is_negative = bool(found["sign"]) != bool(found["minus"])
+    return -numerator if is_negative else numerator, denominator
 
 
 def is_rounded(
@@ -140,7 +140,7 @@ def are_rounded(
 
 
 _UNIT_SIGNS = frozenset(" .,:;*_()\\")
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf) ?\{([^{}]{0,60})\}|\^ ?\{?\\circ\}?")
+_DEGREE_COMMAND = re.compile(r"\^ ?\{?\\circ\}?")
 _AMOUNT = re.compile(rf"[-+]?\.?(?:{_THOUSANDS}|\d+)(?:\.\d+)?", re.ASCII)
 WORD = re.compile(r"[^\W\d_]+")
 
@@ -151,7 +151,7 @@ def amount(text: str, words: frozenset[str]) -> Fraction:
     Only `words` may surround the number. A single character in `words` may also be a sign, such as `%`.
     """
     plain = plain_number(text).replace("$", " ")
-    plain = _TEXT_COMMAND.sub(r" \1 ", plain)
+    plain = _DEGREE_COMMAND.sub(" ", plain)
     amounts = _AMOUNT.findall(plain)
     around = _AMOUNT.sub(" ", plain, count=1).lower()
     signs = {sign for sign in around if not sign.isalpha()}
@@ -216,25 +216,52 @@ def hexadecimal(answer: str) -> int:
     return int(found[1] + digits, 16)
 
 
-_REAL = r"\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+_TERM_IN_BRACKETS = re.compile(r"(\A|[-+])\(([-+]?)([^-+()]+)\)(?=[-+*A-Za-z]|\Z)")
+"""Brackets around one term, which change nothing but its sign. In `2(3)` and `(3)2` they are a product."""
+_GROUPED_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
+
+
+def sum_of_terms(text: str) -> str:
+    """A sum without blanks and brackets, with one sign between two terms: `3 + (-4*i)` is `3-4*i`.
+
+    Raises UnreadableTextError if the sum has terms without a sign between them.
+    """
+    text = without_brackets(text)
+    if re.search(r"[A-Za-z\d.] +[\d.]", text):
+        raise UnreadableTextError("two terms with no sign between them")
+    compact = "".join(text.split())
+    compact = _GROUPED_DIGITS.sub(lambda digits: digits[0].replace(",", ""), compact)
+    compact = _TERM_IN_BRACKETS.sub(_without_its_brackets, compact)
+    return compact.replace("+-", "-")
+
+
+def _without_its_brackets(found: re.Match[str]) -> str:
+    sign, inner_sign, term = found.groups()
+    is_negative = (sign == "-") != (inner_sign == "-")
+    if is_negative:
+        return f"-{term}"
+    return f"+{term}" if sign or inner_sign else term
+
+
+_REAL = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+_IMAGINARY = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?\*?)?i"
 _COMPLEX = re.compile(
-    rf"(?!\Z)([-+]? ?{_REAL}(?! ?[\d.i]))? ?((?(1)[-+]|[-+]?) ?(?:{_REAL} ?\*? ?)?i)?",
+    rf"(?!\Z)(?P<real>{_REAL})?(?P<imaginary>(?(real)(?=[-+]))(?:{_IMAGINARY}))?",
     re.ASCII,
 )
+_IMAGINARY_FIRST = re.compile(rf"(?P<imaginary>{_IMAGINARY})(?P<real>(?=[-+]){_REAL})", re.ASCII)
 
 
 def complex_number(answer: str) -> tuple[Fraction, Fraction]:
-    """Read the real and the imaginary part of `3 - 4i`, `(3 - 4j)`, `3` or `-4i`."""
-    plain = re.sub(r"\A\((.*)\)\Z", r"\1", plain_number(answer))
-    plain = plain.lower().replace("j", "i").strip()
-    found = _COMPLEX.fullmatch(plain)
+    """Read the real and the imaginary part of `3 - 4i`, `(3 - 4j)`, `-4i + 3`, `3` or `-4i`."""
+    plain = sum_of_terms(plain_number(answer)).lower().replace("j", "i")
+    found = _COMPLEX.fullmatch(plain) or _IMAGINARY_FIRST.fullmatch(plain)
     if found is None:
         raise UnreadableTextError("not a complex number")
-    real = (found[1] or "0").replace(" ", "")
-    imaginary = re.sub("[ *i]", "", found[2] or "0")
+    imaginary = re.sub("[*i]", "", found["imaginary"] or "0")
     if imaginary in ("", "+", "-"):
         imaginary += "1"
-    return Fraction(real), Fraction(imaginary)
+    return Fraction(found["real"] or 0), Fraction(imaginary)
 
 
 # --- words and lists ---
@@ -260,7 +287,7 @@ def number_or_word(answer: str) -> Fraction | str:
     try:
         return number(answer)
     except UnreadableTextError:
-        return folded(answer)
+        return without_brackets(folded(answer))
 
 
 _SEPARATORS = re.compile(r"(?:[\s,;|]|→|->|=>)+")
@@ -268,7 +295,7 @@ _BULLETS = frozenset("-*•")
 
 
 def items(answer: str) -> tuple[str, ...]:
-    """The words of a list, with any separator, with or without brackets and quotes.
+    """The words of a list, with any separator, with or without brackets and quotes, or on numbered lines.
 
     Raises UnreadableTextError for an empty text. The empty list is `[]`.
     """
@@ -280,6 +307,7 @@ def items(answer: str) -> tuple[str, ...]:
             plain = plain[1:-1].strip()
             if not plain:
                 return ()
+    plain = without_numbering(plain)
     words = [word for word in _SEPARATORS.split(plain) if word and word not in _BULLETS]
     if not 0 < len(words) <= MAX_ITEMS:
         raise UnreadableTextError(f"expected 1 to {MAX_ITEMS} items, got {len(words)}")
@@ -443,34 +471,16 @@ def roles(answer: str) -> dict[str, str]:
     return role_by_name
 
 
-_TIMES = re.compile(r"[×·⋅]|\\times|\\cdot")
 _TERM = re.compile(r"([-+]?)(?=[A-Za-z\d])(\d{0,400})((?:\*?[A-Za-z](?:\^\d{1,3})?){0,8})", re.ASCII)
 _FACTOR = re.compile(r"([A-Za-z])(?:\^(\d{1,3}))?")
-_SUPERSCRIPTS = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-_BRACED_EXPONENT = re.compile(r"\^ ?\{ ?(\d{1,3}) ?\}", re.ASCII)
 Monomial = tuple[tuple[str, int], ...]
 """The variables of a term with their powers, sorted: x*y**2 is (("x", 1), ("y", 2))."""
 
 
-def with_plain_products(text: str) -> str:
-    """Write products of any notation with `*`."""
-    return _TIMES.sub("*", text)
-
-
-def product_of_powers(answer: str) -> str:
-    """Strip the markup and write products with `*` and powers with `^`: `2³ × 3` is `2^3 * 3`."""
-    plain = with_plain_products(strip_markup(answer).replace("**", "^"))
-    return _SUPERSCRIPTS.sub(r"^\g<0>", plain).translate(_PLAIN_DIGITS)
-
-
 def polynomial(answer: str) -> dict[Monomial, int]:
     """The coefficient of each monomial of an expanded polynomial with collected terms."""
-    plain = _BRACED_EXPONENT.sub(r"^\1", product_of_powers(answer))
-    if re.search(r"[A-Za-z\d] +[A-Za-z\d]", plain):
-        raise UnreadableTextError("two terms with no sign between them")
     coefficients: dict[Monomial, int] = {}
-    compact = "".join(plain.split())
+    compact = sum_of_terms(plain_math(strip_markup(answer)).strip())
     for term in filter(None, re.split(r"(?=[-+])", compact)):
         monomial, coefficient = _term(term)
         if monomial in coefficients:

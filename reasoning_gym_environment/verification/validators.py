@@ -23,8 +23,8 @@ from typing import Any
 from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
 from .entries import Entry, module_of, rules_of
 from .logic import is_conclusion, joined_premises
-from .markup import strip_markup
-from .readers import items, literal, number_grid, picture, with_plain_products
+from .markup import plain_math, strip_markup
+from .readers import items, literal, number_grid, picture
 
 # --- moves ---
 
@@ -367,9 +367,7 @@ def _makes(
 
     `also` are operators that are allowed in addition to those of `evaluate`.
     """
-    plain = with_plain_products(strip_markup(answer))
-    plain = re.sub(r"÷|\\div", "/", plain)
-    plain = re.sub(r"\\left|\\right", "", plain)
+    plain = plain_math(strip_markup(answer)).replace("^", "**")
     value, used = evaluate(plain, *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 

@@ -58,11 +58,15 @@ def test_every_task_of_reasoning_gym_has_a_form_or_a_validator() -> None:
 WRAPPED = (
     *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```json\n{}\n```", "```matrix\n{}\n```"),
     *("${}$", "$${}$$", "\\({}\\)", "\\[{}\\]", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "\\text{{{}}}"),
-    *("**\\boxed{{{}}}**", "{}.", "Answer: {}"),
+    *("**\\boxed{{{}}}**", "{}.", "Answer: {}", "$\\displaystyle {}$"),
+    *("### {}", "## Answer\n\n{}", "<b>{}</b>", "<pre>\n{}\n</pre>"),
     *("**Answer:** {}", "The final answer is {}.", "The answer is: **{}**"),
 )
 QUOTED = ('"{}"', "'{}'", "“{}”")
-MARKS = {"**{}**": "**", "${}$": "$", "$\\boxed{{{}}}$": "$", "`{}`": "`", '"{}"': '"', "'{}'": "'", "“{}”": '"'}
+MARKS = {
+    **{"**{}**": "**", "${}$": "$", "$\\boxed{{{}}}$": "$", "$\\displaystyle {}$": "$"},
+    **{"`{}`": "`", '"{}"': '"', "'{}'": "'", "“{}”": '"'},
+}
 """A mark that the answer itself begins or ends with cannot be told from the one around it."""
 
 
@@ -72,6 +76,7 @@ def test_decoration_and_line_ends_change_nothing(task: str) -> None:
         patterns = [pattern for pattern in (*WRAPPED, *QUOTED) if MARKS.get(pattern, "\0") not in answer]
         written = [pattern.format(answer) for pattern in patterns]
         written += [answer.replace("\n", "\r\n"), answer.replace("\n", "  \n") + "  "]
+        written.append(json.dumps({"answer": answer}))
         refused = [text for text in written if not is_right(task, entry, text)]
         assert not refused, (answer, refused)
 
@@ -106,15 +111,22 @@ def words_of(answer: str) -> list[str]:
     return [strip_markup(word) for word in re.split(r"[\s,]+", answer.strip("[]"))]
 
 
+def numbered(pattern: str, words: list[str]) -> str:
+    return "\n".join(pattern.format(place, word) for place, word in enumerate(words, 1))
+
+
 NUMBERS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer if answer.startswith("-") else f"+{answer}",
     lambda answer: f"x = {answer}",
     lambda answer: f"= {answer}",
+    *(pattern.format for pattern in ("({})", "[{}]", "{{{}}}", "\\{{{}\\}}", "≈ {}", "\\approx {}")),
+    lambda answer: answer.translate(FULL_WIDTH),
     lambda answer: answer if "." in answer else f"{answer}.0",
     lambda answer: f"{answer}0" if "." in answer else f"{answer}.00",
     lambda answer: f"{int(answer):,}" if answer.lstrip("-").isdigit() else answer,
     lambda answer: f"{int(answer):,}".replace(",", "\u202f") if answer.lstrip("-").isdigit() else answer,
 )
+FULL_WIDTH = {ord(sign): chr(ord(sign) + 0xFEE0) for sign in "+-.0123456789"}
 TYPOGRAPHIC = {"-": "‐‑‒–−", "'": "’′", " ": "\u00a0\u2009\u202f"}
 """Signs that models write for the plain sign of the keyboard."""
 GRIDS: tuple[Callable[[str], str], ...] = (
@@ -136,6 +148,8 @@ LISTS: tuple[Callable[[str], str], ...] = (
     lambda answer: str(words_of(answer)),
     lambda answer: f"[{', '.join(words_of(answer))}]",
     lambda answer: f"({', '.join(words_of(answer))})",
+    lambda answer: numbered("{}. {}", words_of(answer)),
+    lambda answer: numbered("{}) `{}`", words_of(answer)),
 )
 JSONS: tuple[Callable[[str], str], ...] = (
     lambda answer: str(json.loads(answer)),
@@ -275,7 +289,8 @@ def test_any_character_of_unicode_may_stand_anywhere() -> None:
 
 
 def test_digits_of_other_scripts_are_no_numbers() -> None:
-    for text in ("٣", "３", "³", "Ⅲ", "三"):
+    for text in ("٣", "³", "Ⅲ", "三"):
         with pytest.raises(ValueError):
             number(text)
+    assert number("－３．５０") == Fraction(-7, 2)
     assert number("−3.50") == Fraction(-7, 2)
