@@ -54,7 +54,7 @@ _TYPOGRAPHY.update({ord(sign) + 0xFEE0: ord(sign) for sign in "0123456789+-.,:;(
 """Full-width digits and signs become plain."""
 _LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n(?=\s*\S)")
 """A word that follows an opening code fence, as in ```` ```json ````. It names the language of the lines below it."""
-_POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(])")
+_POWER = re.compile(r"(?<=[\w)])\*\*(?=[-\w(])")
 """A `**` inside bold text that is the power sign, and no markup, as in `**x**2 + 1**`."""
 _LABEL_WORDS = (
     r"(?:(?:so|thus|therefore|hence)[, ] ?)?(?:the |my )?(?:final |correct )?(?:answer|result|output|solution)"

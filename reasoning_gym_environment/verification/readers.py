@@ -73,7 +73,7 @@ def plain_number(text: str) -> str:
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
-    text = plain_math(text).strip()
+    text = without_brackets(plain_math(text).strip())
     text = _NAME_OF_A_NUMBER.sub("", text)
     text = without_brackets(strip_markup(text))
     text = text.removeprefix("\\$").removeprefix("$")

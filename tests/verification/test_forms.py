@@ -247,9 +247,14 @@ HOSTILE = {
     **{sign: sign * LONG for sign in "9[({- \n²\0'\"*¬\\<=1"},
     **{part: part * (LONG // len(part)) for part in ("1 ", "**", "\\boxed{", "1,", '"a",', "x^", "a=", "---|", "1:")},
     **{part: part * (LONG // len(part)) for part in ("\\frac{", "A, ", "up ", "R U' ", "UD", "0 ", "1+", "\n1. ")},
+    **{
+        part: part * (LONG // len(part))
+        for part in ('{"answer":', "# ", "<b>", "<sup>", "\\text{", "+(", "- ", "^{", "1/")
+    },
     **{"huge": "!" * (10 * 2**20), "label": "answer" + " " * (LONG - 7), "rows": "[" + "[1]," * (LONG // 4 - 1) + "]"},
     **{"exponent": "1e999999999", "hexadecimal": "0x" + "f" * (LONG - 2), "gap": "]" + " " * (LONG - 2) + "["},
     **{"decimals": "1." + "9" * (LONG - 2), "tiny": "1e-" + "9" * 900, "list": "[" + "1," * (LONG // 2 - 2) + "1]"},
+    **{"wide heading": "#" + " " * (LONG - 2) + "1x", "braces": "{" * 900 + "}" * 900, "brackets": "+(1" * 300},
     **{"surrogates": "\ud800" * 9, "nested": "(" * 5_000 + "1" + ")" * 5_000, "empty": ""},
 }
 ONE_TASK_PER_READER = set({reader: task for task, reader in READERS.items()}.values())
