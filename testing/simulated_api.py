@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 
 from reasoning_gym_environment.records import MASKED
-from reasoning_gym_environment.trainer.transport import FINAL_CODES, TIMEOUT_S, ApiError, RefusedError, Transport
+from reasoning_gym_environment.trainer.transport import FINAL_CODES, TIMEOUT_S, ApiError, ApiRefusedError, Transport
 from reasoning_gym_environment.utils.clock import now
 
 Delay = Callable[[], float]
@@ -152,7 +152,7 @@ class SimulatedApi:
 
         try:
             info = await self._answered(look)
-        except RefusedError as error:
+        except ApiRefusedError as error:
             raise ApiError(str(error), code=error.code) from error
         if info["project"] is None:
             return False
@@ -204,7 +204,7 @@ class SimulatedApi:
         try:
             answer: dict[str, Any] = called(self._handler(path, body))
         except ValidationError as error:
-            raise RefusedError(str(error), code=422) from error
+            raise ApiRefusedError(str(error), code=422) from error
         except (AttributeError, IndexError, ZeroDivisionError) as error:
             raise ApiError("Internal Server Error", code=500) from error
         if path == "/register-env" and "env_id" in answer and not body["desired_name"].startswith(MARK):
@@ -261,7 +261,7 @@ def prompt_of(group: Mapping[str, Any]) -> tuple[int, ...]:
 def refusal(code: int) -> ApiError:
     """The error of a request that is answered with this code."""
     is_final = 400 <= code < 500 and code not in (408, 429)
-    kind = RefusedError if is_final else ApiError
+    kind = ApiRefusedError if is_final else ApiError
     return kind(f"it answers {code}", code=code)
 
 

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 COMMANDS = ("serve", "process", "evaluate")
 BAD_INPUT = 2
+ENDED_EARLY = 1
+"""The exit code of an environment that has made its steps while the trainer has steps left. The log says so."""
 """Exit code for settings that the user must change."""
 
 KEY = "openai.api_key"
@@ -70,8 +72,8 @@ class Sections(BaseModel):
 def run(environment: Any, arguments: Sequence[str]) -> Any:
     """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
 
-    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, and with
-    128 + the number of the signal that ended the command.
+    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, with 1 if
+    `serve` ends before the trainer, and with 128 + the number of the signal that ended the command.
     """
     set_up_logging()
     try:
@@ -103,6 +105,9 @@ def _run(environment: Any, arguments: Sequence[str]) -> Any:
     )
     if command == "serve":
         asyncio.run(env.env_manager())
+        if env.state.ends_before_trainer:
+            # A job of environment and trainer must not continue, because the trainer would wait for ever.
+            sys.exit(ENDED_EARLY)
     elif command == "process":
         asyncio.run(env.process_manager())
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import EnvironmentSetupError
 from ..run import Run
 from ..utils.resilience import supervise
 from ..utils.shutdown import shutdown_step
@@ -51,9 +50,8 @@ async def sign_off_predecessor(run: Run) -> None:
 
 
 async def serve(env: Hooks) -> None:
-    """Train until the trainer has taken all its steps. `env` is not set up yet.
+    """Train until the trainer has taken all its steps. `env` is not set up yet. Raises EnvironmentSetupError.
 
-    Raises EnvironmentSetupError, also at the end if the trainer needs more batches: the job of both must not continue.
     The workers start while the first request of this run finds out whether the server can serve training.
     """
     preflight.refuse_testing(env.inference)
@@ -71,8 +69,10 @@ async def serve(env: Hooks) -> None:
         await shutdown_step("stopping the groups in progress", loop.stop(), None)
     state = env.run.state
     if state.ends_before_trainer:
-        raise EnvironmentSetupError(
-            f"This environment has ended after env.total_steps, {state.total_steps} steps, before the trainer, which "
-            f"makes {state.trainer_steps}. Without another environment, the trainer waits in vain for batches. Set "
-            "env.total_steps to -1, which takes over the trainer's number."
+        logger.error(
+            "This environment has ended after env.total_steps, %d steps, before the trainer, which makes %d. Without "
+            "another environment, the trainer waits in vain for batches. Set env.total_steps to -1, which takes over "
+            "the trainer's number.",
+            state.total_steps,
+            state.trainer_steps,
         )

@@ -136,7 +136,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """
     total_steps: Annotated[int, TRAINING] = Field(1000, ge=-1)
     """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
-    ends with an error after its own. For `process`, the number of groups.
+    says so at its end, with exit code 1. For `process`, the number of groups.
     """
     rollout_server_url: Annotated[str, SERVE] = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""

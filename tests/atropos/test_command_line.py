@@ -20,6 +20,7 @@ from pydantic import Field
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.command_line import COMMANDS, config_class, settings
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.trainer.run_state import RunState
 
 
 class Probe(ReasoningGymEnv):
@@ -30,6 +31,8 @@ class Probe(ReasoningGymEnv):
 
     def __init__(self, **options: Any) -> None:
         self.made.append(options)
+
+    state = RunState(4, 16, 250)
 
     async def env_manager(self, *settings: Any) -> None:
         self.made[-1]["ran"] = settings

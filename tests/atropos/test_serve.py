@@ -9,13 +9,12 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from reasoning_gym_environment.atropos import serve as module
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
 
 
 @pytest.mark.parametrize("trainer_steps", [-1, 250, 200, 251])
-async def test_an_environment_that_ends_before_its_trainer_ends_with_an_error(
-    trainer_steps: int, monkeypatch: pytest.MonkeyPatch
+async def test_an_environment_that_ends_before_its_trainer_says_so(
+    trainer_steps: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("check_serve", "check_first_request"):
         monkeypatch.setattr(module.preflight, name, AsyncMock())
@@ -28,9 +27,8 @@ async def test_an_environment_that_ends_before_its_trainer_ends_with_an_error(
     env: Any = Mock(setup=AsyncMock(), setup_wandb=AsyncMock())
     env.run.state = RunState(4, 16, 250, trainer_steps=trainer_steps)
     env.run.api.take_over_limits = AsyncMock()
-    if trainer_steps <= 250:
-        await module.serve(env)
-    else:
-        with pytest.raises(EnvironmentSetupError, match=r"250 steps, before the trainer, which makes 251\. .* to -1"):
-            await module.serve(env)
+    await module.serve(env)
+    is_early = trainer_steps > 250
+    assert env.run.state.ends_before_trainer == is_early
+    assert ("250 steps, before the trainer, which makes 251." in caplog.text) == is_early
     loop.stop.assert_awaited_once()
