@@ -72,8 +72,8 @@ class Sections(BaseModel):
 def run(environment: Any, arguments: Sequence[str]) -> Any:
     """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
 
-    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, with 1 if
-    `serve` ends before the trainer, and with 128 + the number of the signal that ended the command.
+    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, with 1
+    if `serve` ends before the trainer, and with 128 + the number of the signal that ended the command.
     """
     set_up_logging()
     try:

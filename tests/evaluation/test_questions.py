@@ -15,7 +15,7 @@ from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.published import PRESETS, published_presets, published_scores
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
-from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.item_stream import ProblemStream
 from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_out
 from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -89,7 +89,7 @@ class Few(FakeGenerator):
 
 
 async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings_of_either() -> None:
-    stream = ItemStream(ItemMaker(ONE, Few(), held_out=ExcludedQuestions()), seed=42)
+    stream = ProblemStream(ItemMaker(ONE, Few(), held_out=ExcludedQuestions()), seed=42)
     trained = {(await stream.next()).question for _ in range(600)}
     asked = {
         problem.question
