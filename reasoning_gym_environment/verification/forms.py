@@ -146,7 +146,9 @@ def base_conversion(entry: Entry, answer: str) -> bool:
     """
     base = entry["metadata"]["target_base"]
     # A word needs a blank or a bracket before it, because its letters can also be digits.
-    words = rf"base[ -]?{base}|{_BASE_NAMES.get(base, 'base')}"
+    words = rf"base[ -]?{base}"
+    if base in _BASE_NAMES:
+        words += f"|{_BASE_NAMES[base]}"
     index = rf" ?_ ?(?:{base}|\{{ ?(?:base ?)?{base} ?\}}|\( ?{base} ?\))\Z"
     index_in_words = rf" ?\((?:in )?(?:{words})\)\Z|,? (?:in )?(?:{words})\Z"
     plain = plain_number(answer)

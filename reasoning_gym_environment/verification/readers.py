@@ -41,7 +41,7 @@ _NUMBER = re.compile(
 )
 _WHOLE = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
 _FRACTION = re.compile(
-    rf"(?P<sign>-?) ?(?P<bracket>\()?(?P<minus>-?)(?:(?P<top>{_WHOLE}) ?/ ?(?P<bottom>{_WHOLE})"
+    rf"(?P<sign>-?) ?(?P<bracket>\((?P<minus>-?))?(?:(?P<top>{_WHOLE}) ?/ ?(?P<bottom>{_WHOLE})"
     r"|\^(?P<raised>\d+)/_(?P<lowered>\d+))(?(bracket)\))",
     re.ASCII,
 )

@@ -265,6 +265,8 @@ NEAR_MISSES = [
     ("dice", {"answer": "11/2"}, "(1)(1)/2"),
     ("dice", {"answer": "3/4"}, "3/(4"),
     ("dice", {"answer": "3/4"}, "^3/4"),
+    ("dice", {"answer": "3/4"}, "--3/4"),
+    ("base_conversion", {"answer": "12", "metadata": {"target_base": 36}}, "12 base"),
     ("chain_sum", {"answer": "5"}, '{"answer": 6, "answer": 5}'),
     ("chain_sum", {"answer": "5"}, '{"answer": 5, "other": 6}'),
     ("chain_sum", {"answer": "5"}, '{"wrong_answer": 5}'),
