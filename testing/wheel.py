@@ -75,10 +75,10 @@ def add_tests(python: Path) -> None:
     (packages / "checkout.pth").write_text(f"{ROOT}\n")
 
 
-def run_tests(python: Path, files: list[str], number: int, cwd: Path, *options: str) -> None:
+def run_tests(python: Path, files: list[str], cwd: Path, *options: str) -> None:
     """Run files of tests/integrations in a fresh environment, on the package of the wheel.
 
-    Fails unless that many tests pass.
+    Fails unless all tests pass, without any that is skipped.
     """
     add_tests(python)
     paths = [ROOT / "tests" / "integrations" / name for name in (*files, "wheel_in_its_venv.py")]
@@ -86,4 +86,4 @@ def run_tests(python: Path, files: list[str], number: int, cwd: Path, *options: 
     arguments = ["--import-mode", "append", "-p", "no:cacheprovider", "--show-capture", "no", *options]
     quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     reported = run(python, "-m", "pytest", *paths, *arguments, cwd=cwd, PYTHONSAFEPATH="1", **quiet)
-    assert re.search(rf"^\.{{{number + 1}}} ", reported, re.MULTILINE), reported
+    assert re.search(r"^\d+ passed(, \d+ warnings?)? in ", reported, re.MULTILINE), reported

@@ -21,14 +21,15 @@ from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from testing.env_support import rollout
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
+from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups, in_each_format
 
 
+@in_each_format
 async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
-    tmp_path: Path, own_datasets: None, make_real_env: Callable[..., Any]
+    tmp_path: Path, own_datasets: None, make_real_env: Callable[..., Any], answer_format: str
 ) -> None:
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)
         client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
         for group in groups:
@@ -50,6 +51,7 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
         include_tasks=",".join([*TASKS, ATTACK_TASK]),
         eval_tasks="chain_sum",
         partial_credit="exact",
+        answer_format=answer_format,
         task_modules=ATTACK_MODULE,
         allow_unguarded_tasks=ATTACK_TASK,
     )

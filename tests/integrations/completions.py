@@ -1,16 +1,16 @@
 """Completions, and the reward of each through every integration, from Python to SkyRL.
 
 Not a test. Each integration gets the same 200 completions of 20 held-out questions, and attacks on a task that executes
-its answers. Its own test compares the rewards with this table. The environment variable ANSWER_FORMAT chooses the form
-of the answers; without it they are in tags.
+its answers, in each answer format. Its own test compares the rewards with this table.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
 from reasoning_gym_environment.records import AnswerFormat
@@ -40,12 +40,10 @@ TASKS = (
 )
 """Tasks with numbers, words, tables and formulas as answers. The verifiers of seven of them evaluate an answer."""
 
-SETTINGS: dict[str, Any] = {
-    "modules": [ATTACK_MODULE],
-    "allow_unguarded": [ATTACK_TASK],
-    "answer_format": os.environ.get("ANSWER_FORMAT", AnswerFormat.TAGS.value),
-}
+SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
 """The settings of `Tasks` that serve ATTACK_TASK too."""
+
+in_each_format = pytest.mark.parametrize("answer_format", [answer_format.value for answer_format in AnswerFormat])
 
 NUM_COMPLETIONS = 200
 

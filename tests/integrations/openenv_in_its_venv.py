@@ -26,7 +26,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.openenv import ReasoningGymOpenEnv, SharedQuestion, SharedQuestions
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
-from tests.integrations.completions import SETTINGS, TASKS, all_groups
+from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups, in_each_format
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 ATTACKED = {"task": ATTACK_TASK, "seed": 3}
@@ -50,8 +50,7 @@ def serving(*options: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
-    with serving("--include", ",".join([*TASKS, ATTACK_TASK]), *attacked) as found:
+    with serving("--include", ",".join(TASKS)) as found:
         yield found
 
 
@@ -167,21 +166,29 @@ async def test_a_repeated_reset_of_a_session_keeps_the_question_of_its_group() -
     assert stream.observed == [(1, [None, None])]
 
 
-async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp_path: Path) -> None:
+@in_each_format
+async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, answer_format: str) -> None:
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)
         held_out = [problem.question for problem in await HeldOut(tasks).problems_async()]
-    async with GenericEnvClient(base_url=address, message_timeout_s=PATIENCE_S) as env:
-        for group in groups:
-            question = group.problem.question
-            arguments = {"split": "eval", "index": held_out.index(question)} if question in held_out else ATTACKED
-            for completion, reward in group.rewards.items():
-                asked = (await env.reset(**arguments)).observation
-                assert asked["messages"][1]["content"] == question
-                done = await env.step({"completion": completion})
-                assert done.reward == reward, (completion[:200], done.reward, done.observation["reason"])
+    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
+    served = ["--include", ",".join([*TASKS, ATTACK_TASK]), *attacked, "--answer-format", answer_format]
+    with serving(*served) as address:
+        async with GenericEnvClient(base_url=address, message_timeout_s=PATIENCE_S) as env:
+            await _earns_what_the_table_says(env, groups, held_out)
     assert not marker.exists()
+
+
+async def _earns_what_the_table_says(env: GenericEnvClient, groups: list[Group], held_out: list[str]) -> None:
+    for group in groups:
+        question = group.problem.question
+        arguments = {"split": "eval", "index": held_out.index(question)} if question in held_out else ATTACKED
+        for completion, reward in group.rewards.items():
+            asked = (await env.reset(**arguments)).observation
+            assert asked["messages"][1]["content"] == question
+            done = await env.step({"completion": completion})
+            assert done.reward == reward, (completion[:200], done.reward, done.observation["reason"])
 
 
 def test_trl_s_trainer_trains_on_the_environment_of_the_example(

@@ -32,7 +32,7 @@ from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.recipe import RecipeGrader, grader_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from testing.hostile_answers import ATTACK_TASK
-from tests.integrations.completions import SETTINGS, TASKS, all_groups
+from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "skyrl.md"
 THINKING_OPENED = "with_thinking_opened"
@@ -104,9 +104,11 @@ def run_all(problem: PromptedProblem, texts: list[str]) -> list[Episode]:
         return list(executor.map(lambda text: run(problem, text), texts))
 
 
-def test_completions_earn_what_they_earn_everywhere(tmp_path: Path) -> None:
+@in_each_format
+def test_completions_earn_what_they_earn_everywhere(tmp_path: Path, answer_format: str) -> None:
+    """Also if the environment was registered with another answer format."""
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = all_groups(tasks, marker)
     for group in groups:
         problem = group.problem

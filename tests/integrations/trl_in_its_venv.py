@@ -24,7 +24,7 @@ from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.trl import GRPOTasks
 from testing.hostile_answers import ATTACK_TASK
-from tests.integrations.completions import SETTINGS, TASKS, all_groups
+from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -148,9 +148,12 @@ def test_the_held_out_questions_are_asked_before_during_and_after(tasks: Tasks, 
     assert not {question for split, _, question in run.asked if split == "train"} & {one.question for one in held_out}
 
 
-def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_each_format
+def test_a_completion_earns_here_what_it_earns_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_format: str
+) -> None:
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = all_groups(tasks, marker)
         problems = iter([group.problem for group in groups])
         monkeypatch.setattr(ItemStream, "next", lambda _: next(problems))

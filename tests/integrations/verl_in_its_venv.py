@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
+from reasoning_gym_environment.records import AnswerFormat
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
@@ -76,7 +77,11 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def groups(marker: Path) -> list[Group]:
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
+    return groups_in_format(AnswerFormat.TAGS, marker)
+
+
+def groups_in_format(answer_format: AnswerFormat, marker: Path) -> list[Group]:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format.value) as tasks:
         return [readable(group) for group in all_groups(tasks, marker)]
 
 
@@ -95,8 +100,12 @@ def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
 def rows(
     groups: list[Group], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> RLHFDataset:
+    return rows_of(groups, tokenizer, tmp_path_factory.mktemp("rows"))
+
+
+def rows_of(groups: list[Group], tokenizer: PreTrainedTokenizerBase, folder: Path) -> RLHFDataset:
     """The rows of the problems, in the same order, as verl's dataset reads them from parquet."""
-    path = tmp_path_factory.mktemp("rows") / "train.parquet"
+    path = folder / "train.parquet"
     made = [row_of(index, group.problem) for index, group in enumerate(groups)]
     write_rows(path, ITEM_FORMATS["verl"], made)
     config = configuration().data
@@ -139,22 +148,38 @@ async def rewards_of(worker: RewardLoopWorker, batches: list[DataProto]) -> list
     return rewards
 
 
-@pytest.mark.parametrize(("manager", "first"), [("naive", 0), ("dapo", -1), ("gdpo", -1)])
+@pytest.mark.parametrize("answer_format", AnswerFormat)
 async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
-    groups: list[Group],
-    rows: RLHFDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    manager: str,
-    first: int,
+    marker: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, answer_format: AnswerFormat
 ) -> None:
-    """All groups, or the group of attacks."""
+    groups = await asyncio.to_thread(groups_in_format, answer_format, marker)
+    rows = rows_of(groups, tokenizer, tmp_path)
+    await compare_rewards(RewardLoopWorker(configuration("naive")), groups, rows, tokenizer)
+
+
+@pytest.mark.parametrize("manager", ["dapo", "gdpo"])
+async def test_attacks_earn_with_other_managers_what_they_earn_elsewhere(
+    groups: list[Group], rows: RLHFDataset, tokenizer: PreTrainedTokenizerBase, manager: str
+) -> None:
+    attacks = len(groups) - 1
+    worker = RewardLoopWorker(configuration(manager))
+    await compare_rewards(worker, groups[attacks:], [rows[attacks]], tokenizer)
+
+
+async def compare_rewards(
+    worker: RewardLoopWorker,
+    groups: list[Group],
+    rows: Sequence[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Fails unless each completion earns what the table says."""
     batches = []
     rewards = []
-    for index in range(len(groups))[first:]:
-        for text, reward in groups[index].rewards.items():
+    for index, group in enumerate(groups):
+        for text, reward in group.rewards.items():
             batches.append(batch_of(rows[index], [text], tokenizer))
             rewards.append(reward)
-    assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == rewards
+    assert await rewards_of(worker, batches) == rewards
 
 
 @pytest.mark.parametrize("manager", ["naive", "batch"])
