@@ -434,6 +434,7 @@ class HeldOut:
             problem = questions.problems[number]
             graded = await graded_sample(
                 self._runtime.scorer,
+                self._runtime.watch,
                 problem,
                 _messages(problem, self._settings),
                 _completion(text),
@@ -526,6 +527,7 @@ async def _grades(runtime: Runtime, problem: Problem, completions: Texts, thinki
     _check_texts(completions)
     unscored = [_completion(text) for text in completions]
     scores = await runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
+    runtime.watch.observe(problem, unscored, scores)
     grades = []
     for score in scores:
         reward = base_reward(score, runtime.settings.partial_credit) if score.outcome.is_scored else None

@@ -67,7 +67,7 @@ class GroupPipeline:
     async def draw(self) -> Group:
         """The next problem of the stream, whose prompt leaves room for a completion."""
         problem = await self.run.stream.next()
-        logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
+        logger.debug("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return Group(problem, as_dicts(self.run.prompts.messages(problem.question)))
 
     # --- the whole way from a problem to a scored group
@@ -297,7 +297,7 @@ class GroupPipeline:
     def finish(self, group: Group | None, outcome: GroupOutcome) -> None:
         """Count how an attempt ended. Its item is finished, unless it was requeued just before."""
         task = "unknown" if group is None else group.problem.task
-        self.run.telemetry.outcomes.add(outcome, task)
+        self.run.telemetry.ended(outcome, task)
         if group is not None:
             self.run.stream.ledger.finish(group.problem)
 

@@ -36,6 +36,7 @@ from .tasks.difficulty_ladder import (
     build_ladders,
     describe,
 )
+from .telemetry.alarms import CompletionWatch
 from .verification import eval_guards
 from .workers.generator import ITEM_TIMEOUT_S, ProcessGenerator
 from .workers.grader import SandboxGrader
@@ -81,6 +82,8 @@ class Runtime:
             task_modules=settings.task_modules,
         )
         self.scorer = Scorer(self.grader)
+        self.watch = CompletionWatch()
+        """Sees what the Python interface scores."""
 
     async def start(self) -> None:
         """Start the workers and find the tasks, concurrently. Raises EnvironmentSetupError if either fails."""

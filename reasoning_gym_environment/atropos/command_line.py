@@ -34,7 +34,7 @@ from ..evaluation.runner import SETTINGS
 from ..settings.components import problems_of
 from ..settings.help import RARELY_SET, is_shown
 from ..settings.servers import PLACEHOLDER, STARS, Server
-from ..utils.logs import LINE_FORMAT, TIME_FORMAT
+from ..utils.logs import StderrHandler
 from ..utils.terminal import check_file, check_folder
 from .original_names import SETTINGS_WITHOUT_EFFECT
 
@@ -117,12 +117,7 @@ def _run(environment: Any, arguments: Sequence[str]) -> Any:
 
 def set_up_logging() -> None:
     """Log to stderr, and log warnings too."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format=LINE_FORMAT,
-        datefmt=TIME_FORMAT,
-        stream=sys.stderr,
-    )
+    logging.basicConfig(level=logging.INFO, handlers=[StderrHandler()])
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
 

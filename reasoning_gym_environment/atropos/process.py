@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tqdm import tqdm
-
 from ..errors import EnvironmentSetupError
 from ..items import group_of
 from ..records import Group, to_json
@@ -29,10 +27,11 @@ from ..storage.lines import described, open_groups
 from ..storage.patient_writer import PatientWriter
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.resilience import BackgroundCalls, cancel_and_wait
+from ..utils.resilience import BackgroundCalls, cancel_and_wait, supervise
 from ..utils.shutdown import shutdown_step, uninterrupted
 from . import preflight
 from .hooks import DROPPED_BY_SUBCLASS, Hooks
+from .run_watch import RunWatch
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +206,7 @@ class GroupWriter:
         if self._config.dry_run:
             return
         preflight.begin_wandb_run(self._config)
-        await self._write_all()
+        await supervise(self._write_all(), RunWatch(self._run, waits_for=self._waits_for).follow())
         await self._env.wandb_log()
 
     def _replay(self) -> None:
@@ -254,15 +253,6 @@ class GroupWriter:
         After a cancellation or an error, groups that already have their completions are still written, unless the disk
         refuses them.
         """
-        total = self._config.total_steps
-        bar = tqdm(
-            total=total,
-            initial=self._groups.count,
-            desc="process",
-            unit="group",
-            disable=None,
-            smoothing=0.1,
-        )
         at_once = max(1, min(CONCURRENT_GROUPS, self._missing))
         # With limit_tokens, the first group runs alone. It shows how many tokens the next groups will need.
         limit = at_once if self._config.limit_tokens is None else 1
@@ -275,18 +265,18 @@ class GroupWriter:
                     if is_written:
                         limit = at_once
                         self._failures_in_a_row = 0
-                        bar.set_postfix_str(self._run.inference.spending.total(), refresh=False)
-                        bar.update()
                     else:
                         self._failures_in_a_row += 1
                 # One outage can make all groups in progress fail. They count as one failure.
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
-            bar.close()
             # Groups are left only after an error or a signal. Then the command must not wait for space any longer.
             self._file.stop_waiting()
             await cancel_and_wait(self._working)
             self._file.report_lost()
+
+    def _waits_for(self) -> str:
+        return "space on the disk" if self._file.is_waiting else ""
 
     async def _fill(self, limit: int) -> None:
         """Start groups until `limit` of them are in progress, or the file needs no more.

@@ -25,13 +25,14 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
 from ..items import group_of
+from ..telemetry.alarms import Rule
 from ..telemetry.telemetry import GroupOutcome, keep_newest
 from ..trainer.run_state import RunState
 from ..utils.clock import now
@@ -39,6 +40,8 @@ from ..utils.resilience import supervise
 from ..utils.shutdown import uninterrupted
 from .evaluate import evaluate_at_step
 from .hooks import DROPPED_BY_SUBCLASS, Hooks
+from .run_watch import LOOK_S, RunWatch
+from .status import duration
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +64,13 @@ Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API
 """
 
 STALL_S = 60.0
-"""After this long without a new group, although there is room, a warning names what the loop waits for."""
+"""After this long without a new group, although there is room, an alarm names what the loop waits for."""
 
 SILENT_S = 60.0
-"""After this long without an answer from run-api, which accepts requests, a warning says so."""
+"""After this long without an answer from run-api, which accepts requests, an alarm says so."""
 
 FULL_S = 600.0
-"""After this long with a full queue and without a step of the trainer, a warning names possible reasons."""
-
-LOOK_S = 5.0
-"""Seconds between two looks for a stall."""
+"""After this long with a full queue and without a step of the trainer, an alarm names possible reasons."""
 
 
 # --- decisions
@@ -169,15 +169,14 @@ class ServeLoop:
         self._started_at = now()
         self._answered_at = now()
         self._stepped_at = now()
+        self._watch = RunWatch(env.run, self._rules(), self._waits_for)
 
     async def run(self) -> None:
         """Returns when the run is over. Raises what the environment raises."""
         await supervise(
             self._follow_trainer(),
             self._start_groups(),
-            self._watch(STALL_S, self._is_stuck, self._report_stuck),
-            self._watch(SILENT_S, self._is_silent, self._report_silence),
-            self._watch(FULL_S, self._is_full, self._report_full),
+            self._watch.follow(),
         )
 
     # --- the trainer's side
@@ -252,6 +251,7 @@ class ServeLoop:
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0
             await self._env.wandb_log({})
+            self._watch.at_log_step()
         self._run.checkpoints.begin_if_due()
 
     def _save_checkpoint(self, step: int) -> None:
@@ -423,59 +423,72 @@ class ServeLoop:
             self._error = task.exception()
             self._changed.set()
 
-    # --- stalls: an outage of run-api and silent inference servers have their own reports
+    # --- alarms: an outage of run-api and silent inference servers have their own reports
 
-    async def _watch(self, limit_s: float, lasts: Callable[[float], bool], report: Callable[[], None]) -> None:
-        """Call `report` each time that `lasts(since)` was true at every look for `limit_s` seconds."""
-        since = now()
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if not lasts(since):
-                since = now()
-            elif now() - since >= limit_s:
-                report()
-                since = now()
+    def _rules(self) -> list[Rule]:
+        return [
+            Rule("no_group_starts", self._why_no_group_starts, STALL_S),
+            Rule("run_api_is_silent", self._why_silent, SILENT_S - LOOK_S),
+            Rule("queue_is_full", self._why_full, FULL_S),
+        ]
 
-    def _is_stuck(self, since: float) -> bool:
-        """Whether there is room, and no group has started."""
-        return self.room > 0 and self._started_at <= since
+    def _why_no_group_starts(self) -> str:
+        """There is room, and no group has started since the last look."""
+        if self.room <= 0 or now() - self._started_at < LOOK_S:
+            return ""
+        return (
+            f"No group has started for a minute, although there is room for {self.room}; {len(self._groups)} are in "
+            f"progress. The run waits for {self._waits_for()}."
+        )
 
-    def _report_stuck(self) -> None:
-        detail = f"there is room for {self.room}; {len(self._groups)} are in progress; {self._waits_for()}"
-        self._run.failures.note("no_group_has_started_for_a_minute", "no group has started for a minute", detail)
-
-    def _is_silent(self, since: float) -> bool:
-        """Whether run-api accepts requests, and has answered none."""
-        return self._run.api.is_available and self._answered_at <= since
-
-    def _report_silence(self) -> None:
+    def _why_silent(self) -> str:
+        """run-api accepts requests, and answers none."""
         silent_s = now() - self._answered_at
-        logger.warning("The trajectory API has not answered for %.0f s. It may be encoding a batch.", silent_s)
+        if not self._run.api.is_available or silent_s < LOOK_S:
+            return ""
+        return f"The trajectory API has not answered for {silent_s:.0f} s. It may be encoding a batch."
 
-    def _is_full(self, since: float) -> bool:
-        """Whether the queue at run-api has no place for another group, and the trainer has made no step."""
-        if self._status is None or self._state.batch_size == -1 or self._stepped_at > since:
+    def _why_full(self) -> str:
+        """The queue at run-api has no place for another group, and the trainer makes no step."""
+        if self._status is None or not self._is_full or now() - self._stepped_at < LOOK_S:
+            return ""
+        reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
+        return (
+            f"The queue at run-api is full, and the trainer has made no step for {self._since_step}. If it waits for a "
+            "batch, an environment that was killed may still have its share of each batch reserved (all environments "
+            f"together reserve {reserved:.0%}): restart run-api and the trainer."
+        )
+
+    @property
+    def _is_full(self) -> bool:
+        if self._status is None or self._state.batch_size == -1:
             return False
         return queue_room(self._status, self._config, self._state) <= len(self._groups) + self._on_the_way
 
-    def _report_full(self) -> None:
-        assert self._status is not None
-        reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
-        logger.warning(
-            "The queue at run-api is full, and the trainer has made no step for %.0f minutes. If it waits for a batch, "
-            "an environment that was killed may still have its share of each batch reserved (all environments together "
-            "reserve %.0f%%): restart run-api and the trainer.",
-            (now() - self._stepped_at) / 60,
-            100 * reserved,
-        )
+    @property
+    def _since_step(self) -> str:
+        return duration(now() - self._stepped_at)
 
     def _waits_for(self) -> str:
+        """What keeps the loop from starting a group now, or ""."""
+        if not self._run.api.is_available:
+            return "run-api"
+        if self._status is None:
+            return "the first answer of run-api"
+        if self._state.batch_size == -1:
+            return "a trainer that sets a batch size"
+        if self.is_evaluating and self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
+            return "the evaluation"
+        if self._is_full:
+            return f"the trainer: the queue is full, and its last step was {self._since_step} ago"
+        if self.room <= 0 or now() - self._started_at < NO_ITEM_S:
+            return ""
         if self._has_no_item:
-            return "get_next_item returns no item"
+            return "an item: get_next_item returns none"
         if self._drawing is None:
-            return "the loop itself is stuck, please report this"
+            return "the loop itself, which is stuck: please report this"
         tasks = ", ".join(self._run.stream.tasks_in_progress) or "none"
-        return f"waiting for the next item; tasks whose items are being made: {tasks}"
+        return f"the next item; tasks whose items are being made: {tasks}"
 
     # --- shutdown
 

@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,6 +33,7 @@ from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
+from ..telemetry.alarms import CompletionWatch
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
@@ -73,6 +74,7 @@ class Evaluator:
     temperature: float | None = 0.1
     partial_credit: PartialCredit = "exact"
     patience_s: float | None = None
+    watch: CompletionWatch = field(default_factory=CompletionWatch)
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
         """One sentence on what `samples` will request."""
@@ -187,6 +189,7 @@ class Evaluator:
             return self._unscored(problem, attempt, f"inference failed: {error}")
         return await graded_sample(
             self.scorer,
+            self.watch,
             problem,
             messages,
             completion,
@@ -202,6 +205,7 @@ class Evaluator:
 
 async def graded_sample(
     scorer: Scorer,
+    watch: CompletionWatch,
     problem: Problem,
     messages: Iterable[Message | Mapping[str, str]],
     completion: Completion,
@@ -212,6 +216,7 @@ async def graded_sample(
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
+    watch.observe(problem, [completion], [score])
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, messages, attempt, unscored_fields(score.outcome.value), completion)
     scored = sample_fields(score, base_reward(score, partial_credit))

@@ -198,6 +198,9 @@ class InferenceClient:
                     return self._completions_of(reply, server, prompt, parameters.split, sampled_at)
             except ServerBusyError as error:
                 self.events.note("requests_put_off", "requests put off, the server is busy", str(error))
+            except RequestTimeoutError as error:
+                self.events.note("requests_timed_out", "requests timed out", str(error))
+                raise
             except InferenceError as error:
                 self.events.note("requests_failed", "requests failed", str(error))
                 raise

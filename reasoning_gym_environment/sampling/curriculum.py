@@ -183,15 +183,23 @@ class Curriculum:
         state.add(result.mean_reward, self.target_accuracy)
         step = step_of(state, self.target_accuracy)
         if step != 0:
-            self._move(state, step, top)
+            self._move(result.task, state, step, top)
         elif -_distance(state, self.target_accuracy) > (1.0 - self.target_accuracy) / 2:
             state.is_climbing = False
 
-    def _move(self, state: TaskLevel, step: int, top: int) -> None:
+    def _move(self, task: str, state: TaskLevel, step: int, top: int) -> None:
         """At an end of the ladder the task keeps its level, and the evidence starts again."""
         level = min(max(state.level + step, 0), top)
         if level != state.level:
             state.adjustments += 1
+            logger.info(
+                "%s goes from level %d to level %d, after %d groups with a mean reward of %.2f.",
+                task,
+                state.level,
+                level,
+                state.groups_at_level,
+                state.recent_accuracy,
+            )
         state.is_climbing = step > 0
         state.go_to(level)
 

@@ -25,7 +25,6 @@ class Scorer:
     def __init__(self, grader: SandboxGrader, *, native: bool = False) -> None:
         self._grader = grader
         self._native = native
-        self._signal = SignalWatch()
 
     async def score(
         self,
@@ -65,7 +64,6 @@ class Scorer:
                 score = self._score_of_verdict(extraction.answer, next(unused_verdicts))
             _log_score(problem.task, len(scores), score)
             scores.append(score)
-        self._signal.observe(completions, scores)
         return scores
 
     def _score_of_verdict(self, answer: str, verdict: Verdict) -> Score:
@@ -123,64 +121,3 @@ async def score_with_retry(
         for number, score in zip(failed, new_scores, strict=True):
             scores[number] = score
     return scores
-
-
-FIRST_CHECK = 15
-"""The first check comes after this many completions. Each further check comes after ten times as many new completions
-as the previous check."""
-NEARLY_ALL = 0.9
-"""A check warns if at least this share of the completions has no answer, or is truncated."""
-
-
-class SignalWatch:
-    """Warns if the model can hardly learn anything from its completions.
-
-    The warning comes if nearly all completions have no readable answer, if nearly all completions are truncated, or if
-    all completions have the same score. The first check ignores equal scores, because the scores of a few completions
-    can be equal by chance.
-    """
-
-    def __init__(self) -> None:
-        self._check_after = FIRST_CHECK
-        self._reset()
-
-    def _reset(self) -> None:
-        self._count = 0
-        self._unreadable = 0
-        self._cut_off = 0
-        self._values: set[float] = set()
-        self._first_text = ""
-
-    def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
-        for completion, score in zip(completions, scores, strict=True):
-            if score.outcome.is_scored:
-                self._add(completion, score)
-        if self._count < self._check_after:
-            return
-        warning = self._warning()
-        if warning:
-            logger.warning("%s. First: %r.", warning, self._first_text)
-        self._check_after *= 10
-        self._reset()
-
-    def _add(self, completion: Completion, score: Score) -> None:
-        if self._count == 0:
-            self._first_text = completion.text[:200]
-        self._count += 1
-        self._unreadable += score.failure is not None
-        self._cut_off += completion.finish_reason == "length"
-        self._values.add(score.value)
-
-    def _warning(self) -> str:
-        threshold = NEARLY_ALL * self._count
-        if self._unreadable >= threshold:
-            cut_off = f" ({self._cut_off} were cut off)" if self._cut_off else ""
-            return (
-                f"{self._unreadable} of {self._count} completions hold no readable answer{cut_off}. If the model "
-                "writes answers in another form than answer_format, see docs/prompts.md, otherwise docs/cold_start.md"
-            )
-        if self._cut_off >= threshold:
-            return f"{self._cut_off} of {self._count} completions were cut off. See docs/cold_start.md"
-        if len(self._values) == 1 and self._check_after > FIRST_CHECK:
-            return f"All {self._count} completions have the score {self._values.pop():g}. See docs/cold_start.md"
-        return ""

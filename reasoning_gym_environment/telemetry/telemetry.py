@@ -1,8 +1,8 @@
 """Metrics, log lines and dumps of a run. Every scored group passes through here once, before it is filtered.
 
-    group ──observe──> metrics of this log step, one log line, a sign of reward hacking
+    group ──observe──> metrics of this log step, the window of the alarms
         └──dump──────> files of rollouts, if the settings ask for them
-        └──outcomes──> counts of what happened to groups, by task (including groups that were never scored)
+        └──ended─────> counts of how attempts to make a group ended, by task (also without a scored group)
 
     a dumped group ──> a line of {stem}_{kind}_{run_id}_{batch:04d}.jsonl; a full file is followed by the next file
 
@@ -32,7 +32,6 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..records import (
     CORRECT_THRESHOLD,
-    FormatFailure,
     Group,
     Outcome,
     Problem,
@@ -41,7 +40,7 @@ from ..records import (
 from ..storage.append_log import AppendLog
 from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
-from .reward_hacking import HackingWatch
+from .alarms import TRAINING_RULES, Alarms, Window, numbers_of, rules_for
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +68,19 @@ class Telemetry:
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
-        self._hacking = HackingWatch()
+        self.window = Window()
+        self.alarms = Alarms(rules_for(self.window, TRAINING_RULES))
 
     def observe(self, group: Group) -> None:
-        """Count and log one scored group, before it is filtered."""
-        counts = accuracy_counts(group)
-        self._metrics.observe(group, counts)
-        self._hacking.observe(group)
-        logger.info("%s", group_line(group, counts))
+        """Count one scored group, before it is filtered."""
+        self._metrics.observe(group)
+        self.window.add(numbers_of(group.problem, group.rollouts))
+        logger.debug("%s", group_line(group))
+
+    def ended(self, outcome: GroupOutcome, task: str) -> None:
+        """Count how an attempt to make a group of this task ended."""
+        self.outcomes.add(outcome, task)
+        self.window.note_ending(task, outcome, is_sent=outcome in (GroupOutcome.SENT, GroupOutcome.WRITTEN))
 
     async def dump(self, group: Group) -> None:
         """Write a scored group to the dump of rollouts, if one of its scores is high enough."""
@@ -92,8 +96,8 @@ class Telemetry:
     def drain(self) -> dict[str, Any]:
         """All metrics by wandb name: counts since the last call, and totals since the start."""
         return {
-            **self._metrics.drain(self.dumps.progress()),
-            **self._hacking.metrics(),
+            **self._metrics.drain(),
+            **self.alarms.metrics(),
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
         }
@@ -113,15 +117,13 @@ class TrainMetrics:
         self._counts: Counter[str] = Counter()
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
-        self._since_log = Counter[str]()
 
-    def observe(self, group: Group, counts: Counter[str]) -> None:
-        """Count one scored group. `counts` are its `accuracy_counts`."""
+    def observe(self, group: Group) -> None:
+        """Count one scored group."""
         problem = group.problem
         category = f"train_category/{problem.category}"
         has_signal = group.has_signal
         self._groups[category] += 1
-        self._since_log += counts
         self._add("train/signal_share", has_signal)
         self._add(f"{category}/signal_share", has_signal)
         if problem.level is not None:
@@ -171,13 +173,8 @@ class TrainMetrics:
         for name, value in shown.items():
             self._add(f"train_reward/{name}", value)
 
-    def drain(self, dumps: str = "") -> dict[str, float]:
-        """The means since the last call, by wandb name. One log line states the accuracies, and ends with `dumps`."""
-        if self._since_log["scored"]:
-            line = f"Since the last log step: {accuracy_words(self._since_log)}."
-            if dumps:
-                line += f" Groups in the open dumps: {dumps}."
-            logger.info("%s", line)
+    def drain(self) -> dict[str, float]:
+        """The means since the last call, by wandb name."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         completions = self._counts[f"train/outcome_{Outcome.CORRECT.value}"]
         for reason, count in self._masked.items():
@@ -189,45 +186,21 @@ class TrainMetrics:
         self._counts.clear()
         self._groups.clear()
         self._masked.clear()
-        self._since_log.clear()
         return means
 
 
-def accuracy_counts(group: Group) -> Counter[str]:
-    """Counts of `groups`, of `scored`, `correct` and `exact` completions, and of format failures by kind."""
-    scored = group.scored
-    counts = Counter(groups=1, scored=len(scored))
-    for rollout in scored:
-        counts["correct"] += rollout.base_reward >= CORRECT_THRESHOLD
-        counts["exact"] += rollout.score.outcome is Outcome.CORRECT
-    for rollout in group.rollouts:
-        if rollout.score.failure:
-            counts[rollout.score.failure.value] += 1
-    return counts
-
-
-def accuracy_words(counts: Counter[str]) -> str:
-    """The sums of `accuracy_counts` as text. At least one completion must be scored."""
-    scored = counts["scored"]
-    correct = counts["correct"] / scored
-    exact = counts["exact"] / scored
-    text = f"{counts['groups']} groups, {scored} scored completions, {correct:.1%} at least 0.5, {exact:.1%} exact"
-    failures = [f"{kind.value} {counts[kind.value]}" for kind in FormatFailure if counts[kind.value]]
-    if failures:
-        text += f"; no usable answer: {', '.join(failures)}"
-    return text
-
-
-def group_line(group: Group, counts: Counter[str]) -> str:
-    """The log line of one scored group. `counts` are its `accuracy_counts`."""
+def group_line(group: Group) -> str:
+    """The log line of one scored group."""
     problem = group.problem
-    scored = counts["scored"]
-    unscored = len(group.rollouts) - scored
+    scored = group.scored
+    correct = sum(rollout.base_reward >= CORRECT_THRESHOLD for rollout in scored)
+    exact = sum(rollout.score.outcome is Outcome.CORRECT for rollout in scored)
     name = problem.task
     if problem.level is not None:
         name += f" level {problem.level}"
     line = f"{name}: mean reward {fmean(group.rewards):.2f}"
-    line += f", {counts['correct']}/{scored} at least 0.5, {counts['exact']}/{scored} exact"
+    line += f", {correct}/{len(scored)} at least 0.5, {exact}/{len(scored)} exact"
+    unscored = len(group.rollouts) - len(scored)
     if unscored:
         line += f", {unscored} unscored"
     return f"{line}."
@@ -258,8 +231,10 @@ class GroupOutcome(StrEnum):
         requested ──> the server gave no completions                       inference_failed
         scored ─────> no completion could be scored                        timed_out
                  ├──> the token budget cut off all completions             too_long
+                 ├──> no completion has a readable answer                  unreadable
                  ├──> the rewards differ only where the advantage is zero  masked
-                 ├──> all rewards are zero / equal                         all_zero, equal_scores
+                 ├──> all answers are wrong / right                        all_wrong, all_right
+                 ├──> all rewards are equal for another reason             equal_scores
                  └──> the trajectory API accepted or refused it            sent, send_failed
                       the trainer took too many steps since sampling       stale
                       `process` wrote it to its file                       written
@@ -273,8 +248,10 @@ class GroupOutcome(StrEnum):
 
     SENT = "sent"
     WRITTEN = "written"
+    ALL_RIGHT = "all_right"
+    ALL_WRONG = "all_wrong"
+    UNREADABLE = "unreadable"
     EQUAL_SCORES = "equal_scores"
-    ALL_ZERO = "all_zero"
     MASKED = "masked"
     TOO_LONG = "too_long"
     TIMED_OUT = "timed_out"
@@ -293,11 +270,15 @@ def outcome_without_signal(group: Group) -> GroupOutcome:
     finish_reasons = {rollout.completion.finish_reason for rollout in group.rollouts}
     if finish_reasons == {"length"}:
         return GroupOutcome.TOO_LONG
+    if all(rollout.score.failure for rollout in group.scored):
+        return GroupOutcome.UNREADABLE
     if len(set(group.rewards)) > 1:
         return GroupOutcome.MASKED
+    if all(rollout.score.outcome is Outcome.CORRECT for rollout in group.scored):
+        return GroupOutcome.ALL_RIGHT
     if any(group.rewards):
         return GroupOutcome.EQUAL_SCORES
-    return GroupOutcome.ALL_ZERO
+    return GroupOutcome.ALL_WRONG
 
 
 class GroupOutcomes:
@@ -314,7 +295,7 @@ class GroupOutcomes:
 
     def metrics(self) -> dict[str, float]:
         """Groups since the start, by outcome."""
-        return {f"groups/{outcome}": float(count) for outcome, count in self._totals().items()}
+        return {f"groups/{outcome}": float(count) for outcome, count in self.totals().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """`counts` maps tasks, sorted by name, to the number of groups by outcome. It omits outcomes without groups."""
@@ -332,7 +313,7 @@ class GroupOutcomes:
 
     def summarise(self) -> None:
         """Log the outcomes of all groups, and a table by task, unless the last summary has the same groups."""
-        totals = self._totals()
+        totals = self.totals()
         groups = sum(totals.values())
         if groups == self._summarised:
             return
@@ -341,7 +322,12 @@ class GroupOutcomes:
         rows = [f"  {task}: {_shares(_in_order(self._counts[task]))}" for task in most_groups_first]
         logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), "\n".join(rows))
 
-    def _totals(self) -> dict[str, int]:
+    def of_task(self, task: str) -> int:
+        """How many attempts to make a group of this task ended."""
+        return self._counts[task].total() if task in self._counts else 0
+
+    def totals(self) -> dict[str, int]:
+        """How many attempts ended with each outcome that occurred."""
         return _in_order(sum(self._counts.values(), Counter()))
 
 

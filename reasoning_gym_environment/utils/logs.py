@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 LINE_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 TIME_FORMAT = "%H:%M:%S"
 
 
-class DefaultHandler(logging.StreamHandler):
+class StderrHandler(logging.StreamHandler):
+    """Writes to what `sys.stderr` is at the moment: a live display replaces it, and writes the lines above itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
+class DefaultHandler(StderrHandler):
     """Writes to stderr, except records that a handler of the program gets.
 
     A program may configure logging at any time, for example with `logging.basicConfig` after it has constructed the
     environment. From then on this handler is silent, because otherwise each line would appear twice.
     """
-
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this handler writes the record."""

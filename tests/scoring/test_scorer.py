@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
 from reasoning_gym_environment.records import FormatFailure, Outcome, Verdict, VerdictStatus
-from reasoning_gym_environment.scoring.scorer import FIRST_CHECK, Scorer, score_with_retry
+from reasoning_gym_environment.scoring.scorer import Scorer, score_with_retry
 
 
 class FakeGrader:
@@ -105,38 +103,7 @@ async def test_only_what_the_grader_failed_to_score_is_graded_again(make_problem
     ]
 
 
-async def test_a_second_grading_counts_no_completion_twice(
-    make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Two thirds of the completions that the warning needs would suffice if they were counted twice."""
-    grader = GraderOfABusyMachine({"late": Verdict(0.0)})
-    completions = [make_completion("none") for _ in range(2 * FIRST_CHECK // 3)]
-    completions.append(make_completion("<answer>late</answer>"))
-    await score_with_retry(Scorer(grader), make_problem(), completions, thinking_opened=False)
-    assert "hold no readable" not in caplog.text
-
-
 async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:
     for verdict, value in ((Verdict(1.0, native=0.0), 0.0), (Verdict(0.0, native=0.4), 0.4)):
         [score] = await Scorer(FakeGrader({"5": verdict}), native=True).score(make_problem(), [make_completion()])
         assert (score.value, score.native) == (value, value)
-
-
-async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_again(
-    make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    grader = FakeGrader({"5": Verdict(1.0), "6": Verdict(0.0)})
-    right, wrong, silent = map(make_completion, ("<answer>5</answer>", "<answer>6</answer>", "I like numbers"))
-    cut, half = (make_completion(text, finish_reason="length") for text in ("<answer>6</answer>", "hm"))
-    for completions, told in (
-        ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable answer (6"),
-        ([cut] * 15, "15 of 15 completions were cut off"),
-        ([wrong] * 165, "All 150 completions have the score 0"),
-        ([right, wrong] * 100, ""),
-        ([silent] * 14, ""),
-    ):
-        caplog.clear()
-        scorer = Scorer(grader)
-        for completion in completions:
-            await scorer.score(make_problem(), [completion])
-        assert len(caplog.messages) == bool(told) and told in caplog.text

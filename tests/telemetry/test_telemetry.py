@@ -17,7 +17,6 @@ from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcomes,
     Telemetry,
     TrainMetrics,
-    accuracy_counts,
     outcome_without_signal,
 )
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -61,8 +60,7 @@ async def test_the_log_says_now_and_then_how_full_the_dumps_are(
         if index == 36:
             await telemetry.dump_if_failed(make_group([0.0]))
             telemetry.observe(make_group([1.0]))
-            telemetry.drain()
-    assert "exact. Groups in the open dumps: 37/100 rollouts, 1/50 FAILED_rollouts." in caplog.text
+            assert telemetry.dumps.progress() == "37/100 rollouts, 1/50 FAILED_rollouts"
     path = tmp_path / "reasoning_gym_environment_rollouts_run_0000.jsonl"
     full = [f"{path} has {count} of 100 groups of rollouts. All of them are on disk." for count in range(10, 100, 10)]
     full.append(f"Wrote 100 groups of rollouts to {path}.")
@@ -76,20 +74,16 @@ async def test_the_log_says_now_and_then_how_full_the_dumps_are(
 # --- outcomes
 
 
-def observe(metrics: TrainMetrics, group: Group) -> None:
-    metrics.observe(group, accuracy_counts(group))
-
-
 def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -> None:
-    lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
+    lost, sent = GroupOutcome.ALL_WRONG, GroupOutcome.SENT
     counts = GroupOutcomes()
     for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
         counts.add(outcome, task)
-    assert counts.metrics() == {"groups/sent": 2.0, "groups/all_zero": 2.0}
+    assert counts.metrics() == {"groups/sent": 2.0, "groups/all_wrong": 2.0}
     resumed = GroupOutcomes()
     load_into({"group_outcomes": resumed}, json.loads(json.dumps({"group_outcomes": counts.state_dict()})))
     resumed.add(sent, "gcd")
-    assert resumed.state_dict()["counts"] == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_zero": 2}}
+    assert resumed.state_dict()["counts"] == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_wrong": 2}}
 
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
@@ -99,7 +93,9 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
     zero, mixed = make_group([0.0, 0.0]), make_group([1.0, 0.0])
     cut_off = changed(zero, completion=replace(zero.rollouts[0].completion, finish_reason="length"))
     for outcome, group in (
-        (GroupOutcome.ALL_ZERO, zero),
+        (GroupOutcome.ALL_WRONG, zero),
+        (GroupOutcome.ALL_RIGHT, make_group([1.0, 1.0])),
+        (GroupOutcome.UNREADABLE, changed(zero, score=NO_ANSWER)),
         (GroupOutcome.EQUAL_SCORES, make_group([0.3, 0.3])),
         (GroupOutcome.TOO_LONG, cut_off),
         (GroupOutcome.TIMED_OUT, changed(cut_off, score=LOST)),
@@ -114,10 +110,10 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
 def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_group: Any) -> None:
     metrics = TrainMetrics()
     assert metrics.drain() == {}
-    observe(metrics, make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
+    metrics.observe(make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
     lcm = make_group([1.0, 1.0], task="lcm", category="arithmetic")
-    observe(metrics, replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
-    observe(metrics, make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
+    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
+    metrics.observe(make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
     assert metrics.percent_correct == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     values = metrics.drain()
     found = {name: value for name, value in values.items() if not name.startswith("train_reward/")}
@@ -129,10 +125,10 @@ def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_
 def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> None:
     metrics = TrainMetrics()
     group = make_group([0.0, 0.25, 0.5, 1.0] * 2)
-    observe(metrics, group)
+    metrics.observe(group)
     tracemalloc.start()
     for _ in range(1000):
-        observe(metrics, group)
+        metrics.observe(group)
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # `percent_correct` alone keeps a reference for each rollout.
@@ -141,8 +137,8 @@ def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> 
 
 def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:
     metrics = TrainMetrics()
-    observe(metrics, with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
-    observe(metrics, with_scores(make_group([0.0], task="maze", category="games"), LOST))
+    metrics.observe(with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
+    metrics.observe(with_scores(make_group([0.0], task="maze", category="games"), LOST))
     values = metrics.drain()
     assert values["train/outcome_timeout"] == 2 / 3
     for name in (
@@ -160,8 +156,7 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     group = make_group([1.0, 0.2, 0.0], category="games", level=2)
     first, second, third = group.rollouts
     metrics = TrainMetrics()
-    observe(
-        metrics,
+    metrics.observe(
         replace(group, rollouts=[replace(first, reward=0.4), replace(second, base_reward=0.0, reward=0.0), third]),
     )
     values = metrics.drain()

@@ -1,0 +1,266 @@
+"""Each alarm names its disaster once, with numbers, and no honest run sets one off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.records import Completion, FormatFailure, Group, Outcome, Problem, Rollout, Score
+from reasoning_gym_environment.telemetry import alarms
+from reasoning_gym_environment.telemetry.alarms import (
+    OF_A_TASK,
+    QUIET_S,
+    RECENT,
+    TRAINING_RULES,
+    Alarms,
+    CompletionWatch,
+    Rule,
+    Window,
+    numbers_of,
+    rules_for,
+)
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_without_signal
+
+GROUPS = 2 * RECENT
+GROUP_S = 0.4
+"""Seconds between two groups."""
+
+
+@dataclass
+class Reply:
+    """One completion: its answer, or None, and what it earns."""
+
+    answer: str | None
+    paid: float = 0.0
+    is_cut_off: bool = False
+
+
+Student = Callable[[int], Iterable[Reply]]
+"""The completions of the group of this index."""
+
+
+class Run:
+    """A run that sees groups and looks at its alarms every few groups, in simulated time."""
+
+    def __init__(self, make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._make_problem = make_problem
+        self._make_completion = make_completion
+        self.time = 0.0
+        monkeypatch.setattr(alarms, "now", lambda: self.time)
+        self.window = Window()
+        self.alarms = Alarms(rules_for(self.window, TRAINING_RULES))
+        self.begun: dict[str, float] = {}
+        """When each alarm was first on."""
+
+    def group(self, index: int, replies: Iterable[Reply], task: str = "gcd", level: int | None = 0) -> Group:
+        entry = {"question": f"Question {index}?", "answer": str(index), "metadata": {}}
+        problem: Problem = self._make_problem(task=task, index=index, level=level, entry=entry)
+        return Group(problem, [], [self._rollout(reply) for reply in replies])
+
+    def _rollout(self, reply: Reply) -> Rollout:
+        text = "I like numbers" if reply.answer is None else f"<answer>{reply.answer}</answer>"
+        reason = "length" if reply.is_cut_off else "stop"
+        completion: Completion = self._make_completion(text, finish_reason=reason)
+        if reply.answer is None:
+            score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+        else:
+            outcome = Outcome.CORRECT if reply.paid == 1.0 else Outcome.WRONG
+            score = Score(reply.paid, outcome, answer=reply.answer)
+        return Rollout(completion, score, score.value, base_reward=score.value)
+
+    def see(self, group: Group) -> None:
+        """Take in a scored group, as telemetry does."""
+        self.time += GROUP_S
+        self.window.add(numbers_of(group.problem, group.rollouts))
+        outcome = GroupOutcome.SENT if group.has_signal else outcome_without_signal(group)
+        self.window.note_ending(group.problem.task, outcome, is_sent=group.has_signal)
+        self.alarms.look()
+        for name in self.alarms.on:
+            self.begun.setdefault(name, self.time)
+
+    def see_all(self, student: Student, groups: int = GROUPS, tasks: int = 2) -> None:
+        for index in range(groups):
+            self.see(self.group(index, student(index), task=f"task_{index % tasks}"))
+
+
+@pytest.fixture
+def run(make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(make_problem, make_completion, monkeypatch)
+
+
+# --- disasters
+
+
+def always_zero(index: int) -> list[Reply]:
+    return [Reply("0", float(index % 9 == 0))] * 8
+
+
+def silent(index: int) -> list[Reply]:
+    return [Reply(None)] * 7 + [Reply(str(index), 1.0)]
+
+
+def cut_off(index: int) -> list[Reply]:
+    return [Reply(None, is_cut_off=True)] * 7 + [Reply(str(index), 1.0)]
+
+
+def paid_though_wrong(index: int) -> list[Reply]:
+    """A habit that spreads."""
+    hits = min(8, 8 * index // GROUPS + index % 2)
+    return [Reply("TrueFalse", 0.5)] * hits + [Reply(str(index), 1.0)] * (8 - hits)
+
+
+def forgets(index: int) -> list[Reply]:
+    right = 6 if index < RECENT else 1
+    return [Reply(str(index), 1.0)] * right + [Reply(str(9000 + index))] * (8 - right)
+
+
+def learns_partial_credit(index: int) -> list[Reply]:
+    right, paid = (3, 0.0) if index < RECENT else (1, 0.6)
+    return [Reply(str(index), 1.0)] * right + [Reply(str(9000 + index), paid)] * (8 - right)
+
+
+@pytest.mark.parametrize(
+    ("student", "name", "words"),
+    [
+        (always_zero, "one_answer", "100% of the last answers, to 32 different questions of 2 tasks, are '0'"),
+        (
+            always_zero,
+            "nothing_sent",
+            "Nothing was sent for 1 min, although 151 groups ended: 134 all wrong, 17 all right",
+        ),
+        (silent, "unreadable", "88% of the last 64 completions have no readable answer. Newest: 'I like numbers'"),
+        (cut_off, "cut_off", "88% of the last 64 completions were cut off at their limit of tokens"),
+        (paid_though_wrong, "repeated_answer", "is right in 0% and earns 0.50 on average"),
+        (forgets, "accuracy_fell", "of the answers in the last 128 groups are right. At best, 75.0% were right"),
+        (learns_partial_credit, "reward_without_accuracy", "the share of right answers fell by 25.0%"),
+    ],
+)
+def test_a_disaster_is_named_once_and_within_two_minutes(
+    student: Student, name: str, words: str, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.see_all(student)
+    [line] = [message for message in caplog.messages if message.startswith(f"ALARM {name}: ")]
+    assert words in line
+    assert run.alarms.metrics()[f"alarms/{name}"] == 1.0
+    assert run.begun[name] <= 120.0
+
+
+def test_a_stuck_task_is_named_while_others_learn(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.see_all(
+        lambda index: [Reply(f"{index}, {number}", float(index % 3 == 0 and number % 2)) for number in range(8)],
+        tasks=3,
+    )
+    assert "No answer was right in the last 16 groups or more of task_1, at the lowest level" in caplog.text
+    assert run.alarms.on == ["stuck_tasks"]
+
+
+def test_a_task_whose_groups_cannot_be_scored_is_named(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(16):
+        run.window.note_ending("slow_task", GroupOutcome.TIMED_OUT, is_sent=False)
+        run.window.note_ending("gcd", GroupOutcome.SENT, is_sent=number % 2 == 0)
+    run.alarms.look()
+    assert "Groups of slow_task (16 of 16) could not be scored." in caplog.text
+
+
+# --- honest runs
+
+
+def learned(index: int) -> list[Reply]:
+    hits = min(7, 1 + 8 * index // GROUPS)
+    return [Reply(str(1000 + index), 1.0)] * hits + [Reply(str(2000 + 8 * index + n), 0.3) for n in range(8 - hits)]
+
+
+def always_true(index: int) -> list[Reply]:
+    """An honest guess at a yes-or-no question."""
+    return [Reply("True", float((index + number) % 2)) for number in range(8)]
+
+
+def mostly_true(index: int) -> list[Reply]:
+    """The right answers of a task in which nearly all items have the same answer."""
+    return [Reply("True" if index % 10 else "False", 1.0)] * 7 + [Reply(str(index))]
+
+
+def noisy(index: int) -> list[Reply]:
+    """Items differ much, and the accuracy stays the same."""
+    random = Random(index)
+    chance = random.choice([0.0, 0.1, 0.4, 0.9])
+    return [Reply(str(n), float(random.random() < chance)) for n in range(8)]
+
+
+@pytest.mark.parametrize("honest", [learned, always_true, mostly_true, noisy])
+def test_honest_runs_set_off_no_alarm(honest: Student, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.see_all(honest, groups=10 * RECENT)
+    assert run.begun == {}
+    assert caplog.messages == []
+
+
+def test_an_accuracy_that_falls_because_the_levels_rise_is_no_alarm(run: Run) -> None:
+    for index in range(GROUPS):
+        run.see(run.group(index, forgets(index), level=index // 20))
+    assert run.begun == {}
+
+
+def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_an_alarm(
+    make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = 0
+    for seed in range(20):
+        random = Random(seed)
+        run = Run(make_problem, make_completion, monkeypatch)
+        run.see_all(lambda _: [Reply("True", float(random.random() < 0.5)) for _ in range(2)], tasks=1)  # noqa: B023
+        named += bool(run.begun)
+    assert named <= 1
+
+
+# --- alarms begin and end
+
+
+def test_an_alarm_ends_with_its_sign_and_does_not_repeat_itself_soon(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    sign = [""]
+    watched = Alarms([Rule("a_rule", lambda: sign[0], after_s=60.0)])
+    caplog.set_level("INFO")
+
+    def look(text: str, seconds: float) -> list[str]:
+        caplog.clear()
+        sign[0] = text
+        for _ in range(int(seconds / 5)):
+            run.time += 5.0
+            watched.look()
+        return caplog.messages
+
+    assert look("It burns.", 55.0) == []
+    assert look("", 10.0) == []
+    assert look("It burns.", 300.0) == ["ALARM a_rule: It burns."]
+    assert watched.on == ["a_rule"] and watched.metrics() == {"alarms/a_rule": 1.0}
+    assert look("", 10.0) == ["The alarm a_rule is over."]
+    assert watched.on == [] and watched.metrics() == {"alarms/a_rule": 0.0}
+    assert look("It burns.", 120.0) == []
+    assert watched.on == ["a_rule"]
+    look("", QUIET_S + 10.0)
+    assert look("It burns.", 120.0) == ["ALARM a_rule: It burns."]
+
+
+def test_the_sign_of_a_task_ends_with_its_newest_groups(run: Run) -> None:
+    for index in range(OF_A_TASK):
+        run.see(run.group(index, [Reply("0", 0.5)] * 4))
+    assert "repeated_answer" in run.alarms.on
+    for index in range(OF_A_TASK):
+        run.see(run.group(index, [Reply(str(index), 1.0)] * 4))
+    assert "repeated_answer" not in run.alarms.on
+
+
+def test_code_that_only_scores_completions_has_the_alarms_about_completions(
+    make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = CompletionWatch()
+    score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+    for _ in range(100):
+        watch.observe(make_problem(), [make_completion("\x1b[31mhello")], [score])
+    [line] = caplog.messages
+    assert "100% of the last 64 completions have no readable answer. Newest: '?[31mhello'" in line
