@@ -87,6 +87,7 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
             # All completions are the same, and so are their scores.
             "env.ensure_scores_are_not_same": False,
             "env.complexity_mode": mode,
+            "env.debug_logging": True,
             "openai.base_url": server.base_url,
             "openai.model_name": "mock",
             "openai.server_type": "vllm",

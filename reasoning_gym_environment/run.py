@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from .evaluation.questions import EvalSet
@@ -141,7 +142,7 @@ class Run:
         await runtime.start()
         try:
             logger.info("Using %s.", runtime.library.describe())
-            if mode is not Mode.EVALUATE and (config.dump_rollouts or config.dump_failed_rollouts):
+            if mode is not Mode.EVALUATE and config.keeps_groups:
                 logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
             runtime.check_held_out(config)
             item_source = runtime.item_source(
@@ -206,6 +207,13 @@ class Run:
         """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
         return self.telemetry.dumps.run_id
 
+    @property
+    def evals_folder(self) -> Path | None:
+        """Where evaluations during training are kept; None if they are not."""
+        if self.config.data_dir_to_save_evals is not None:
+            return Path(self.config.data_dir_to_save_evals)
+        return self.config.dumps_folder / f"evals_{self.run_id}" if self.config.keep_for_report else None
+
     # --- held-out questions
 
     async def questions(self) -> EvalSet:
@@ -266,5 +274,7 @@ class Run:
         self.failures.summarise()
         self.inference.events.summarise()
         self.telemetry.outcomes.summarise()
+        if self.mode is Mode.SERVE and self.config.keeps_groups:
+            logger.info("To see this run: reasoning-gym-env report %s", self.telemetry.dumps.pattern)
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()

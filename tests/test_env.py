@@ -322,4 +322,4 @@ async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_log
     env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path / "file" / "results"))
     assert (await env.evaluate())["eval/percent_correct"] == dict(env.eval_metrics)["eval/percent_correct"]
     [error] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert error.startswith("Evaluation not written to data_dir_to_save_evals: ") and "Not a directory" in error
+    assert error.startswith(f"Evaluation not written to {tmp_path}") and "Not a directory" in error

@@ -474,7 +474,7 @@ def _check_output_paths(command: str, config: Any) -> None:
             check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
     if config.data_dir_to_save_evals is not None:
         check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
-    if config.dump_rollouts or config.dump_failed_rollouts:
+    if command == "serve" and config.keeps_groups:
         check_folder("env.data_dumps_dir", config.dumps_folder)
 
 

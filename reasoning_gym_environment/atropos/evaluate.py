@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import (
     TASK_TABLE,
+    difference_words,
+    exact_by_question,
     print_table,
     result_line,
     summarise,
     task_table,
 )
-from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, grading
+from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, FirstEvaluation, grading
 from ..run import Mode, Run
 from ..storage.append_log import lock
 from ..telemetry.telemetry import keep_newest_metrics
@@ -61,15 +64,21 @@ async def evaluate(env: Hooks) -> dict[str, float]:
     return await _evaluate_in_training(env)
 
 
-async def evaluate_at_step(env: Hooks) -> None:
-    """An evaluation of `serve`. It makes the questions first, because `evaluate` of a subclass may read them."""
+async def evaluate_at_step(env: Hooks, step: int) -> None:
+    """An evaluation of `serve`, of the model of a step of the trainer, or a few steps later.
+
+    It makes the questions first, because `evaluate` of a subclass may read them.
+    """
+    state = env.run.state
+    state.evaluated_step = step
     try:
         await make_questions(env)
+        await env.evaluate()
+        keep_newest_metrics(env.eval_metrics)
     except EnvironmentSetupError as error:
         logger.error("%s", error)
-        return
-    await env.evaluate()
-    keep_newest_metrics(env.eval_metrics)
+    finally:
+        state.evaluated_step = None
 
 
 async def _evaluate_once(env: Hooks) -> dict[str, float]:
@@ -92,6 +101,7 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
             await _write(
                 env,
                 Path(config.data_dir_to_save_evals),
+                "",
                 results,
                 samples,
                 parameters,
@@ -130,43 +140,52 @@ async def _evaluate_in_training(env: Hooks) -> dict[str, float]:
 async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     """The metrics of one evaluation. Raises EnvironmentSetupError.
 
-    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step at its first request,
-    so that two of them can be compared. A disk that refuses the results is logged.
+    Each evaluation has its own folder, named after the step that it was begun for, so that two of them can be compared.
+    A disk that refuses the results is logged.
     """
     run = env.run
-    # The first evaluation makes its questions, and the trainer makes steps meanwhile.
     questions = await asked_questions(env)
-    step = run.state.step
+    step = run.state.step if run.state.evaluated_step is None else run.state.evaluated_step
     started = time.time()
     with AnswerLog(None, {}) as answers:
         samples = await run.evaluator.samples(questions, answers, ask=QuestionsOfHook(env, questions))
     results = summarise(samples)
-    logger.info("%s", result_line(results, questions.manifest))
-    if run.config.data_dir_to_save_evals is not None:
-        folder = Path(run.config.data_dir_to_save_evals, f"step-{step}")
+    logger.info("Step %d: %s%s", step, result_line(results, questions.manifest), _since_first(run, step, samples))
+    if run.evals_folder is not None:
         try:
-            await _write(env, folder, results, samples, _parameters(run, questions), started)
+            await _write(env, run.evals_folder, f"step-{step}", results, samples, _parameters(run, questions), started)
         except OSError as error:
             # Training continues, and the log has the numbers.
-            logger.error("Evaluation not written to data_dir_to_save_evals: %s", error)
+            logger.error("Evaluation not written to %s: %s", run.evals_folder, error)
     return _metrics(run, results, questions)
+
+
+def _since_first(run: Run, step: int, samples: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the difference to the first evaluation of this process; "" for the first one."""
+    exact = exact_by_question(samples)
+    first = run.evaluator.first
+    if first is None:
+        run.evaluator.first = FirstEvaluation(step, exact)
+        return ""
+    return f" {difference_words(first.step, first.exact, exact)}."
 
 
 async def _write(
     env: Hooks,
-    folder: Path,
+    shared: Path,
+    name: str,
     results: Any,
     samples: list[dict[str, Any]],
     parameters: dict[str, Any],
     started: float,
 ) -> None:
-    """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError.
+    """Let Atropos write metrics.json and samples.jsonl to the folder `name` in `shared`. Raises OSError.
 
     A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
     leaves the files of an earlier evaluation, or whole new files. It also leaves UNFINISHED, which the next evaluation
-    replaces. Processes that share `data_dir_to_save_evals` write one after the other.
+    replaces. Processes that have the same shared folder write one after the other.
     """
-    shared = Path(str(env.config.data_dir_to_save_evals))
+    folder = shared / name
     unfinished = shared / UNFINISHED
     writer = copy.copy(env)
     writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})

@@ -165,6 +165,8 @@ class ServeLoop:
         self._saving: set[asyncio.Future[Any]] = set()
         self._polls: set[asyncio.Task[None]] = set()
         self._is_over = False
+        self._has_begun = env.run.checkpoints.is_resumed
+        """Whether the run has begun before. An evaluation of the model as it is belongs to the beginning."""
         self._error: BaseException | None = None
         self._started_at = now()
         self._answered_at = now()
@@ -243,8 +245,11 @@ class ServeLoop:
         if before != step:
             self._stepped_at = now()
         has_questions = self._config.num_eval_samples_per_task > 0
-        if has_questions and crosses_multiple(before, step, self._config.steps_per_eval):
-            self.begin_evaluation()
+        between_evaluations = self._config.steps_per_eval
+        is_begin = step == 0 and between_evaluations > 0 and not self._has_begun
+        self._has_begun = True
+        if has_questions and (is_begin or crosses_multiple(before, step, between_evaluations)):
+            self.begin_evaluation(step // between_evaluations * between_evaluations)
         interval = self._state.checkpoint_interval
         if crosses_multiple(before, step, interval):
             self._save_checkpoint(step // interval * interval)
@@ -281,8 +286,8 @@ class ServeLoop:
     def is_evaluating(self) -> bool:
         return self._evaluation is not None and not self._evaluation.done()
 
-    def begin_evaluation(self) -> None:
-        """Begin an evaluation, unless the previous one is still running.
+    def begin_evaluation(self, step: int) -> None:
+        """Begin an evaluation for this step, unless the previous one is still running.
 
         With STOP_TRAIN the servers are for the evaluation alone, as in Atropos: groups that wait for completions are
         cancelled, and their items are requeued. A group that has its completions continues.
@@ -290,7 +295,7 @@ class ServeLoop:
         if self.is_evaluating:
             logger.warning("The previous evaluation is still running; skipping this one.")
             return
-        self._evaluation = asyncio.create_task(evaluate_at_step(self._env))
+        self._evaluation = asyncio.create_task(evaluate_at_step(self._env, step))
         self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             for making, item in self._groups.items():
@@ -463,7 +468,7 @@ class ServeLoop:
     def _is_full(self) -> bool:
         if self._status is None or self._state.batch_size == -1:
             return False
-        return queue_room(self._status, self._config, self._state) <= len(self._groups) + self._on_the_way
+        return queue_room(self._status, self._config, self._state) <= self._on_the_way
 
     @property
     def _since_step(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from ..errors import EnvironmentSetupError
 from ..records import CORRECT_THRESHOLD, Outcome
 from ..utils import terminal
-from .statistics import Estimate, Question, mean_of, pass_at_k, pass_ks, share
+from .statistics import Estimate, Question, mean_of, paired_difference, pass_at_k, pass_ks, share
 
 if TYPE_CHECKING:
     import wandb
@@ -264,6 +264,21 @@ def grouped(samples: Iterable[EvalSample], field: str) -> list[tuple[str, list[E
 
 
 # --- text and tables
+
+
+def exact_by_question(samples: Iterable[EvalSample]) -> dict[Hashable, Question]:
+    """Which completions of each question are right."""
+    groups = by_question(samples)
+    return dict(zip(groups, as_questions(groups, exact), strict=True))
+
+
+def difference_words(step: int, before: Mapping[Hashable, Question], after: Mapping[Hashable, Question]) -> str:
+    """How an evaluation differs from the one at `step`, such as `exact +3.1 points [0.4, 5.8] since step 0`."""
+    difference = paired_difference(before, after)
+    if difference is None:
+        return f"no question in common with step {step}"
+    mean, low, high = (f"{100 * value:+.1f}" for value in (difference.value, difference.low, difference.high))
+    return f"exact {mean} points [{low}, {high}] since step {step}"
 
 
 def result_line(results: EvalResults, manifest: str) -> str:

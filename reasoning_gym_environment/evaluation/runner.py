@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -37,6 +37,7 @@ from ..telemetry.alarms import CompletionWatch
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
+from .statistics import Question
 
 if TYPE_CHECKING:
     # The client needs Atropos. Programs that only grade replies do not.
@@ -61,6 +62,14 @@ class AnswerKey:
     attempt: int
 
 
+@dataclass(frozen=True)
+class FirstEvaluation:
+    """The right answers of an evaluation, by question, and the trainer's step."""
+
+    step: int
+    exact: Mapping[Hashable, Question]
+
+
 @dataclass
 class Evaluator:
     """Requests `completions` replies of the model to each held-out problem and scores them."""
@@ -75,6 +84,8 @@ class Evaluator:
     partial_credit: PartialCredit = "exact"
     patience_s: float | None = None
     watch: CompletionWatch = field(default_factory=CompletionWatch)
+    first: FirstEvaluation | None = None
+    """The first evaluation of the run, with which later ones are compared."""
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
         """One sentence on what `samples` will request."""

@@ -88,9 +88,14 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Whether to save the groups whose scores are all zero."""
     rollout_save_score_threshold: Annotated[float, SERVE] = Field(0.7, ge=0.0, le=1.0)
     """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
+    keep_for_report: Annotated[bool, SERVE] = False
+    """Whether to keep in data_dumps_dir what `report` shows of a run: every twentieth group that is not saved
+    otherwise, and each evaluation, unless data_dir_to_save_evals is set.
+    """
     data_dumps_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
-    """Folder for the files of dump_rollouts and dump_failed_rollouts. Default: in a checkout, the folder `data_dumps`
-    beside the program reasoning_gym_environment.py; otherwise `data_dumps` in the working directory.
+    """Folder for the files of dump_rollouts, dump_failed_rollouts and keep_for_report. Default: in a checkout, the
+    folder `data_dumps` beside the program reasoning_gym_environment.py; otherwise `data_dumps` in the working
+    directory.
     """
     debug_logging: bool = False
     """Whether to log, for each completion, the answer that was found in it and its score."""
@@ -145,6 +150,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     def train_sampling(self) -> dict[str, Any]:
         """The sampling parameters of requests for training."""
         return {"temperature": self.train_temperature, "top_p": self.train_top_p}
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether some groups are saved in data_dumps_dir."""
+        return self.dump_rollouts or self.dump_failed_rollouts or self.keep_for_report
 
     @property
     def dumps_folder(self) -> Path:
@@ -241,6 +251,7 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         "rollout_save_score_threshold": 0.51,
         "complexity_mode": "curriculum",
         "partial_credit": "exact",
+        "keep_for_report": True,
         "min_batch_allocation": 0.1,
         # The trainer's importance ratio assumes that completions come from the whole distribution.
         "train_top_p": 1.0,

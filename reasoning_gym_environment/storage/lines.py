@@ -31,8 +31,11 @@ logger = logging.getLogger(__name__)
 
 ROLLOUTS = "rollouts"
 FAILED = "FAILED_rollouts"
+SAMPLE = "sample"
 FILE_STEM = "reasoning_gym_environment"
-DUMP_NAME = re.compile(rf"{FILE_STEM}_(?P<kind>{FAILED}|{ROLLOUTS})_(?P<run>[0-9A-Za-z.-]+)_\d{{4,}}(?:_\d+)?\.jsonl")
+DUMP_NAME = re.compile(
+    rf"{FILE_STEM}_(?P<kind>{FAILED}|{ROLLOUTS}|{SAMPLE})_(?P<run>[0-9A-Za-z.-]+)_\d{{4,}}(?:_\d+)?\.jsonl"
+)
 
 UNKNOWN = "unknown"
 

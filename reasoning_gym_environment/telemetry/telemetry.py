@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
@@ -38,7 +38,7 @@ from ..records import (
     Rollout,
 )
 from ..storage.append_log import AppendLog
-from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, dump_record
+from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, SAMPLE, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
 from .alarms import TRAINING_RULES, Alarms, Window, numbers_of, rules_for
 
@@ -63,11 +63,14 @@ class Telemetry:
             kinds.append(ROLLOUTS)
         if settings.dump_failed_rollouts:
             kinds.append(FAILED)
+        if settings.keep_for_report:
+            kinds.append(SAMPLE)
         self.outcomes = GroupOutcomes()
         self.dumps = RolloutDumps(settings.dumps_folder, run_id, version, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
+        self._groups_not_dumped = 0
         self.window = Window()
         self.alarms = Alarms(rules_for(self.window, TRAINING_RULES))
 
@@ -83,14 +86,17 @@ class Telemetry:
         self.window.note_ending(task, outcome, is_sent=outcome in (GroupOutcome.SENT, GroupOutcome.WRITTEN))
 
     async def dump(self, group: Group) -> None:
-        """Write a scored group to the dump of rollouts, if one of its scores is high enough."""
-        if max(group.rewards, default=0.0) > self._save_threshold:
+        """Write a scored group to the dump of rollouts, if one of its scores is high enough, or to the sample."""
+        if max(group.rewards, default=0.0) > self._save_threshold and ROLLOUTS in self.dumps.kinds:
             await self.dumps.add(group, ROLLOUTS)
+        elif not (_has_failed(group) and FAILED in self.dumps.kinds) and group.rollouts:
+            if self._groups_not_dumped % SAMPLE_EVERY == 0:
+                await self.dumps.add(group, SAMPLE)
+            self._groups_not_dumped += 1
 
     async def dump_if_failed(self, group: Group) -> None:
         """Write a scored group to the dump of failed groups, if it is one."""
-        # The base reward decides, not the reward: a group with a right answer that is too long has not failed.
-        if not any(rollout.base_reward for rollout in group.rollouts):
+        if _has_failed(group):
             await self.dumps.add(group, FAILED)
 
     def drain(self) -> dict[str, Any]:
@@ -101,6 +107,11 @@ class Telemetry:
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
         }
+
+
+def _has_failed(group: Group) -> bool:
+    # The base reward decides, not the reward: a group with a right answer that is too long has not failed.
+    return not any(rollout.base_reward for rollout in group.rollouts)
 
 
 class TrainMetrics:
@@ -346,11 +357,11 @@ def _shares(counts: Mapping[str, int]) -> str:
 
 # --- rollouts for other programs: dumps
 
-GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
+GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50, SAMPLE: 100}
 """A file with this many groups is full."""
 
-PROGRESS_LINES_PER_FILE = 10
-"""How many lines the log has about a file that is filling up."""
+SAMPLE_EVERY = 20
+"""The sample has the first of so many groups that are dumped nowhere else."""
 
 PATIENCE_S = 10.0
 """A disk that takes longer than this to write a group counts as unavailable."""
@@ -372,6 +383,16 @@ class RolloutDumps:
         self._disk = BackgroundCalls("dumps")
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
         self._overdue: asyncio.Task[None] | None = None
+
+    @property
+    def kinds(self) -> Collection[str]:
+        """The kinds of groups that are wanted."""
+        return self._counts.keys()
+
+    @property
+    def pattern(self) -> str:
+        """Names the files of this run to a shell."""
+        return f"{self.folder}/*{self.run_id}*"
 
     async def add(self, group: Group, kind: str) -> None:
         """Write a group. The docstring of this module says what happens if the disk refuses it or hangs."""
@@ -458,8 +479,6 @@ class RolloutDumps:
             log.append(record)
         self._counts[kind]["groups_written"] += 1
         full = GROUPS_PER_FILE[kind]
-        if log.count < full and log.count % max(1, full // PROGRESS_LINES_PER_FILE) == 0:
-            logger.info("%s has %d of %d groups of %s. All of them are on disk.", log.path, log.count, full, kind)
         if log.count >= full:
             self._close(kind)
             # Other programs may move a full file away, and its name must not be used again.

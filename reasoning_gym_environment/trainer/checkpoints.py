@@ -141,6 +141,12 @@ class RunCheckpoints:
             self._lock = (folder / ".lock").open("ab")
             try:
                 lock(self._lock.fileno(), folder)
+                if name is None and member:
+                    logger.warning(
+                        "Another process of this run is alive, so this one is its environment number %d. If that is "
+                        "not intended, stop one of them. Give a run of its own a run_id.",
+                        member,
+                    )
                 return folder
             except EnvironmentSetupError:
                 self._lock.close()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ from ..settings.environment import ReasoningGymEnvConfig
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 from ..utils.resilience import (
+    REMIND_S,
     Outage,
     RepeatedEvents,
     cancel_and_wait,
@@ -93,6 +95,8 @@ class TrajectoryApi:
         self._state = state
         self._failures = failures
         self._transport = transport
+        self._no_trainer_at = -math.inf
+        """When a line last said that there is no trainer."""
         self._outage = Outage(
             logger,
             "The trajectory API",
@@ -297,7 +301,9 @@ class TrajectoryApi:
                 if answer.get("status") != NO_TRAINER:
                     return parse(kind, answer, path)
                 refused_since = None
-                problem = "no trainer has requested a batch yet"
+                self._note_no_trainer()
+                await asyncio.sleep(MAX_DELAY_S)
+                continue
             except ApiRefusedError as error:
                 if refused_since is None:
                     refused_since = now()
@@ -311,6 +317,12 @@ class TrajectoryApi:
                 refused_since = None
                 problem = str(error)
             await asyncio.sleep(self._outage.failed(problem, "waiting for run-api and its trainer"))
+
+    def _note_no_trainer(self) -> None:
+        """Say now and then that run-api has no trainer."""
+        if now() - self._no_trainer_at >= REMIND_S:
+            self._no_trainer_at = now()
+            logger.info("Waiting for a trainer: none has registered with the run-api at %s.", self._transport.url)
 
     def _refusal(self, path: str, error: ApiRefusedError) -> EnvironmentSetupError:
         said = str(error).rstrip(".")

@@ -11,12 +11,16 @@ import sys
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
+from .clock import now
 from .resilience import with_deadline
 
 logger = logging.getLogger(__name__)
 
 STEP_S = 5.0
 """Shutdown steps that take longer than this are abandoned: a file system that hangs must not keep the process."""
+
+REPEATED_S = 1.0
+"""A signal this soon after the first is a repetition of it."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,16 +29,21 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
     """Run `work`, then `close`, however the work ended.
 
     SIGINT and SIGTERM cancel the work. The process then closes and exits with 128 + the number of the signal. A second
-    signal ends the process immediately.
+    signal ends the process immediately. Launchers often repeat a signal at once: that is still the first.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     received: list[signal.Signals] = []
+    received_at = 0.0
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def stop(number: signal.Signals) -> None:
+        nonlocal received_at
+        if received and now() - received_at < REPEATED_S:
+            return
         if received:
             os._exit(128 + number)
+        received_at = now()
         received.append(number)
         logger.warning("%s: flushing buffers and closing. Send it again to stop immediately.", number.name)
         task.cancel()

@@ -132,6 +132,7 @@ class World:
             "env.max_token_length": str(MAX_TOKENS),
             "env.instance_id": f"i{number}",
             "env.dump_rollouts": "True",
+            "env.debug_logging": "True",
             "env.data_dumps_dir": str(self.folder / "dumps"),
             "env.rollout_save_score_threshold": "0.5",
             "env.steps_per_eval": "0",

@@ -90,7 +90,7 @@ def test_a_trainer_that_takes_no_batch_and_a_silent_run_api_are_reported(
     monkeypatch.setattr(serve_loop, "FULL_S", 60.0)
     serves(2.5 * 60.0, trainer_step_s=1e6)
     [line] = caplog.messages
-    assert "ALARM queue_is_full: " in line and "the trainer has made no step for 85 s" in line
+    assert "ALARM queue_is_full: " in line and "the trainer has made no step for" in line
     caplog.clear()
     serves(160.0, lambda world: [(10.0, lambda: world.api.block(145.0))], workers=1, batch_size=1024)
     [seconds] = re.findall(r"has not answered for (\d+) s", caplog.text)
@@ -266,7 +266,8 @@ def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
         seen: list[int] = []
 
         def plan(world: World, seen: list[int] = seen) -> list[Event]:
-            return [(10.0, world.loop.begin_evaluation), (19.0, lambda: seen.append(world.sampling))]
+            world.loop._has_begun = True
+            return [(10.0, partial(world.loop.begin_evaluation, 0)), (19.0, lambda: seen.append(world.sampling))]
 
         world = serves(30.0, plan, evaluation_s=10.0, eval_handling=handling, eval_limit_ratio=0.5)
         assert seen == [share], handling
@@ -287,12 +288,24 @@ def test_groups_that_are_being_graded_survive_any_number_of_evaluations() -> Non
 
         world.pipeline.score = score_slowly  # type: ignore[method-assign]
         # The groups are graded from 1.0 to 4.0 s.
-        return [(1.5, world.loop.begin_evaluation), (2.5, world.loop.begin_evaluation)]
+        world.loop._has_begun = True
+        begin = partial(world.loop.begin_evaluation, 0)
+        return [(1.5, begin), (2.5, begin)]
 
     world = serves(4.5, plan, workers=32, batch_size=256, eval_handling="STOP_TRAIN", evaluation_s=0.3)
     assert world.evaluations == 2
     assert len(world.api.accepted) == 32 and max(graded[:32]) < 4.1
     world.check_nothing_is_lost()
+
+
+def test_a_run_begins_with_an_evaluation_unless_it_was_resumed() -> None:
+    assert serves(20.0, steps_per_eval=10**6, num_eval_samples_per_task=2).evaluations == 1
+
+    def resume(world: World) -> list[Event]:
+        world.loop._has_begun = True
+        return []
+
+    assert serves(20.0, resume, steps_per_eval=10**6, num_eval_samples_per_task=2).evaluations == 0
 
 
 @pytest.mark.parametrize("questions", [0, 2])
@@ -321,7 +334,7 @@ def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() ->
         def start_and_evaluate(item: Any) -> None:
             start(item)
             if len(world.started) == 10 and not world.evaluations:
-                world.loop.begin_evaluation()
+                world.loop.begin_evaluation(0)
 
         world.loop._start = start_and_evaluate  # type: ignore[method-assign]
         return []

@@ -61,16 +61,15 @@ def process(
 
 async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     api.has_trainer, api.step = False, 4
+    caplog.set_level("INFO")
     session, run = process(api)
     registering = asyncio.create_task(session.register())
-    line = "(no trainer has requested a batch yet); waiting for run-api and its trainer."
-    await until(lambda: line in caplog.text)
+    await until(lambda: "Waiting for a trainer: none has registered with the run-api at http://" in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
     assert (run.env_id, run.step, run.metrics_prefix) == (2, 4, "reasoning_gym_0")
-    for line in ("The trajectory API is unavailable", "The trajectory API is back"):
-        assert caplog.text.count(line) == 1
+    assert "unavailable" not in caplog.text
 
 
 @pytest.mark.parametrize("answer", ["{}", '{"env_id": 0}', "[" * 100_000], ids=["empty", "incomplete", "deep"])

@@ -71,7 +71,10 @@ number, stubborn = int(sys.argv[1]), sys.argv[2] == "stubborn"
 
 async def close():
     print("closed", flush=True)
+    # Launchers repeat a signal at once.
+    os.kill(os.getpid(), number)
     if stubborn:
+        await asyncio.sleep(1.1)
         os.kill(os.getpid(), number)
         await asyncio.sleep(60)
 
