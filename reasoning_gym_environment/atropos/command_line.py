@@ -339,6 +339,8 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     # Atropos' commands have these defaults.
     if command != "serve":
         values["use_wandb"] = True
+        # They write their own files.
+        values["keep_for_report"] = False
     if command == "process":
         values["ensure_scores_are_not_same"] = False
         values["include_messages"] = True
@@ -474,7 +476,7 @@ def _check_output_paths(command: str, config: Any) -> None:
             check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
     if config.data_dir_to_save_evals is not None:
         check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
-    if command == "serve" and config.keeps_groups:
+    if config.keeps_groups:
         check_folder("env.data_dumps_dir", config.dumps_folder)
 
 

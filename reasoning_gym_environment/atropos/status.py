@@ -113,21 +113,21 @@ class Status:
         return f"Groups in the last {now() - self._period_began:.0f} s: {text}"
 
     def _tasks(self) -> str:
-        """`Without a right answer: a, b (+3). Always right: c. Levels: 5 up, 1 down`."""
+        """`Tasks: no right answer in a, b; only right answers in c; levels 5 up, 1 down, mean 2.3`."""
         by_task = self._run.telemetry.window.by_task
         at_zero = sorted(task for task, groups in by_task.items() if is_stuck_at_zero(groups))
         at_one = sorted(task for task, groups in by_task.items() if _is_always_right(list(groups)))
         parts = []
         if at_zero:
-            parts.append(f"without a right answer: {_named(at_zero)}")
+            parts.append(f"no right answer in {_named(at_zero)}")
         if at_one:
-            parts.append(f"always right: {_named(at_one)}")
+            parts.append(f"only right answers in {_named(at_one)}")
         levels = self._levels()
         changes = [level - self._levels_before.get(task, 0) for task, level in levels.items()]
         if levels:
             up, down = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
-            parts.append(f"levels: {up} up, {down} down, mean {fmean(levels.values()):.1f}")
-        return f"Tasks {'; '.join(parts)}" if parts else ""
+            parts.append(f"levels {up} up, {down} down, mean {fmean(levels.values()):.1f}")
+        return f"Tasks: {'; '.join(parts)}" if parts else ""
 
     def _dumps(self) -> str:
         progress = self._run.telemetry.dumps.progress()
