@@ -92,7 +92,7 @@ commands:
 {commands}
 example, with an OpenAI-compatible server on this machine:
   reasoning-gym-env evaluate --openai.server_type openai --openai.base_url http://localhost:9004/v1 \\
-      --openai.model_name my-model --env.data_dir_to_save_evals results/my-model --env.use_wandb False
+      --openai.model_name my-model --env.data_dir_to_save_evals results/my-model
   reasoning-gym-env report results/my-model -o report.html
 
 `reasoning-gym-env COMMAND --help` lists the options of a command.

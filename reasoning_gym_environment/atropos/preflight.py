@@ -208,7 +208,7 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
                 "`vllm serve` will do) or sglang."
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
-    _check_wandb(config)
+    _turn_wandb_off_without_login(config)
     await _wait_until_reachable(inference.adapters)
 
 
@@ -237,7 +237,7 @@ async def check_offline_use(
         # The estimate needs it.
         await asyncio.gather(*(adapter.find_context() for adapter in adapters))
         return
-    _check_wandb(config)
+    _turn_wandb_off_without_login(config)
     prompt, parameters = first_request(config, prompts, evaluates=evaluates)
     problems = await asyncio.gather(*map(_probe, adapters))
     if problems and all(problems):
@@ -323,11 +323,13 @@ async def _wait_until_reachable(servers: Sequence[ServerAdapter]) -> None:
     outage.over()
 
 
-def _check_wandb(config: ReasoningGymEnvConfig) -> None:
+def _turn_wandb_off_without_login(config: ReasoningGymEnvConfig) -> None:
     mode = os.environ.get("WANDB_MODE", "online").lower()
     if config.use_wandb and mode == "online" and not wandb.api.api_key:
-        raise EnvironmentSetupError(
-            "use_wandb is on without a wandb API key: `wandb login`, WANDB_MODE=offline, or --env.use_wandb False."
+        config.use_wandb = False
+        logger.warning(
+            "Nothing is logged to wandb, because it has no API key. Run `wandb login`, or set WANDB_MODE=offline, to "
+            "change that."
         )
 
 
