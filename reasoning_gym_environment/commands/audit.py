@@ -26,7 +26,6 @@ from typing import Any
 
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
@@ -38,6 +37,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
+from ..utils.progress import Progress
 from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
 from ..verification.questions import OPEN_FAULTS, is_sound
@@ -211,7 +211,7 @@ def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]
 async def _audit_each(tasks: Tasks, options: argparse.Namespace, solver: Solver | None) -> list[dict[str, Any]]:
     limits = {"items": options.items, "draws": options.draws, "seed": options.seed}
     results = []
-    for task in tqdm(tasks.names, "audit", unit="task", disable=None):
+    for task in Progress(tasks.names, "audit", unit="task"):
         results.append(await audit(tasks, task, solver=solver, **limits))
     return results
 

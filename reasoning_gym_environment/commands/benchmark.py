@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError, UnknownNameError
 from ..evaluation.questions import EvalSet
@@ -23,6 +21,7 @@ from ..integrations.recipe import Recipe
 from ..records import Problem
 from ..sampling.seeds import question_digest
 from ..tasks import reasoning_gym_source as library
+from ..utils.progress import Progress
 from ..utils.terminal import path_name, printable
 from .dataset_folder import CARD
 from .item_formats import DATA_FILES
@@ -124,7 +123,7 @@ async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> tuple[list[Pro
     problems: list[Problem] = []
     failures: list[str] = []
     remaining: Iterator[Recipe] = iter(recipes)
-    with tqdm(total=len(recipes), desc="check", unit="item", disable=None) as bar:
+    with Progress(total=len(recipes), desc="check", unit="item") as bar:
         while batch := list(islice(remaining, AT_ONCE)):
             work = [_outcome(recipe, tasks) for recipe in batch]
             for outcome in await asyncio.gather(*work):

@@ -26,8 +26,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
 from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
@@ -37,6 +35,7 @@ from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
+from ..utils.progress import Progress
 from ..utils.terminal import path_name, positive, share, whole
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
@@ -254,7 +253,7 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
         _rows_file(folder) as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)
-        for problem, answer in tqdm(examples, "export", options.cold_start, unit="item", disable=None):
+        for problem, answer in Progress(examples, "export", options.cold_start, unit="item"):
             prompt = [dict(message) for message in problem.messages]
             text = THOUGHT.format(answer=answer) + write_answer(answer, problem.answer_format)
             reply = {"role": "assistant", "content": text}
@@ -325,7 +324,7 @@ def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: 
 
 def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[DumpedGroup]:
     """The groups of all files. Adds the models that their lines name to the summary."""
-    for path in tqdm(files, "export", unit="file", disable=None):
+    for path in Progress(files, "export", unit="file"):
         with path.open("rb") as file:
             for number, line in enumerate(file):
                 try:

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
+from ..utils.progress import Progress
 from ..utils.terminal import positive, share, whole
 from .dataset_folder import write_card
 from .item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
@@ -212,7 +211,7 @@ def _different(drawn: Iterator[PromptedProblem], count: int) -> list[PromptedPro
     """The first `count` problems with different questions. Raises EnvironmentSetupError if there are hardly more."""
     found: dict[tuple[str, str], PromptedProblem] = {}
     repeats = 0
-    with tqdm(total=count, desc="export", unit="item", disable=None) as bar:
+    with Progress(total=count, desc="export", unit="item") as bar:
         for problem in drawn:
             key = (problem.task, problem.question)
             repeats = repeats + 1 if key in found else 0

@@ -21,8 +21,6 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tqdm import tqdm
-
 from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import Message, Prompts, RequestParameters
 from ..records import Completion, Outcome, Problem
@@ -34,6 +32,7 @@ from ..storage.append_log import AppendLog, BrokenLineError, differences, read_o
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
+from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
@@ -131,8 +130,7 @@ class Evaluator:
         missing = [key for key in problems if key not in samples]
         if samples:
             logger.info("%d of %d completions exist already.", len(samples), len(problems))
-        disable = None if show_progress else True
-        bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=disable)
+        bar = Progress(total=len(missing), desc="evaluate", unit="completion", disable=not show_progress)
         slots = asyncio.Semaphore(max(1, self.concurrency))
         spending = self.inference.spending
         writer = PatientWriter(
