@@ -34,6 +34,7 @@ from ..evaluation.runner import SETTINGS
 from ..settings.components import problems_of
 from ..settings.help import RARELY_SET, is_shown
 from ..settings.servers import PLACEHOLDER, STARS, Server
+from ..tasks.catalog import check_names
 from ..utils.logs import StderrHandler
 from ..utils.terminal import check_file, check_folder
 from .original_names import SETTINGS_WITHOUT_EFFECT
@@ -463,6 +464,11 @@ def check_settings(command: str, settings: Any) -> None:
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
     if command == "evaluate" and config.data_dir_to_save_evals is None:
         logger.info("Completions will not be saved. Set env.data_dir_to_save_evals to save them and to allow a resume.")
+    asked = [name for name in config.eval_tasks if name != "all" and not name.isdecimal()]
+    check_names(
+        [*config.include_tasks, *config.exclude_tasks, *config.task_weights, *config.task_overrides, *asked],
+        config.task_modules,
+    )
     _check_output_paths(command, config)
 
 

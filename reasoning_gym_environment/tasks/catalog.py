@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unkn
 from ..records import to_json
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import load_facts
+from .measured_data import load_facts, names_in_file
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,22 @@ class Catalog:
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
+
+
+def check_names(names: Iterable[str], modules: Iterable[str]) -> None:
+    """Raise UnknownNameError for the name of a task that does not exist.
+
+    Loads reasoning-gym and the user's `modules` only if the packaged data lack a name. So a misspelt name is found
+    before anything slow begins. Globs and categories are checked later.
+    """
+    exact = {name for name in names if selectors.is_exact(name)}
+    if exact <= names_in_file():
+        return
+    library.load()
+    library.import_modules(tuple(modules))
+    categories = {name: _category(dataset_class) for name, (dataset_class, _) in library.registry().items()}
+    for name in sorted(exact):
+        selectors.matching(name, categories)
 
 
 def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:

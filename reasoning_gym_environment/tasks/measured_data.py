@@ -59,6 +59,11 @@ def load_facts(version: str) -> Mapping[str, TaskFacts]:
     return {task: _facts(entry) for task, entry in entries.items()}
 
 
+def names_in_file() -> set[str]:
+    """The tasks of the release of reasoning-gym that was measured."""
+    return set(packaged("task_facts.json")["tasks"])
+
+
 def _facts(entry: Mapping[str, Any]) -> TaskFacts:
     levels = [ItemFacts(**level) for level in entry["levels"]]
     return TaskFacts(ItemFacts(**entry["default"]), tuple(levels))
