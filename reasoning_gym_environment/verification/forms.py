@@ -21,8 +21,9 @@ from typing import Any
 
 from .bounded_eval import evaluate
 from .entries import Check, Entry
-from .markup import plain_math, strip_markup, without_brackets, without_numbering
+from .markup import plain_math, plain_text, strip_markup, without_brackets, without_numbering
 from .readers import (
+    NAME_OF_AN_EXPRESSION,
     WORD,
     amount,
     are_rounded,
@@ -47,6 +48,7 @@ from .readers import (
     plain_number,
     polynomial,
     roles,
+    without_base,
     wording,
 )
 
@@ -129,15 +131,6 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
 _BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
 """In these bases, the letter of the prefix is not a digit, so removing the prefix does not change the number."""
 
-_BASE_NAMES = {
-    2: "binary",
-    3: "ternary",
-    8: "octal",
-    10: "decimal",
-    12: "duodecimal",
-    16: "hexadecimal",
-}
-
 
 def base_conversion(entry: Entry, answer: str) -> bool:
     """The digits in the target base. The base may be an index, a prefix or words: `101_2`, `0b101`, `101 (base 2)`.
@@ -145,15 +138,7 @@ def base_conversion(entry: Entry, answer: str) -> bool:
     Leading zeros, blanks and commas between digits do not matter.
     """
     base = entry["metadata"]["target_base"]
-    # A word needs a blank or a bracket before it, because its letters can also be digits.
-    words = rf"base[ -]?{base}"
-    if base in _BASE_NAMES:
-        words += f"|{_BASE_NAMES[base]}"
-    index = rf" ?_ ?(?:{base}|\{{ ?(?:base ?)?{base} ?\}}|\( ?{base} ?\))\Z"
-    index_in_words = rf" ?\((?:in )?(?:{words})\)\Z|,? (?:in )?(?:{words})\Z"
-    plain = plain_number(answer)
-    plain = re.sub(rf"{index}|{index_in_words}", "", plain, flags=re.IGNORECASE)
-    digits = letters(without_brackets(plain))
+    digits = letters(without_brackets(plain_number(without_base(answer, base))))
     digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
     right = letters(str(entry["answer"]))
     # An answer without a digit is not 0.
@@ -301,7 +286,8 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     own = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
     if not own or not plain:
         return not own and plain.casefold() in _NO_ROOTS
-    plain = without_numbering(plain.strip("[](){}"))
+    plain = NAME_OF_AN_EXPRESSION.sub("", without_brackets(plain_text(answer)))
+    plain = without_numbering(without_brackets(plain))
     parts = re.split(r",|;|\n|\bor\b|\band\b", plain)
     given = list(filter(str.strip, parts))
     roots = sympy.Poly(metadata["polynomial_expr"]).real_roots()
@@ -353,15 +339,15 @@ def prime_factorization(entry: Entry, answer: str) -> bool:
     """
     right = Counter(entry["metadata"]["factors"])
     number = str(math.prod(right.elements()))
-    sides = plain_math(strip_markup(answer)).split("=")
+    sides = without_brackets(plain_math(answer)).split("=")
     names = [re.sub("[, ]", "", side) for side in sides]
     if len(sides) > 1 and number in names:
         sides.pop(names.index(number))
     if len(sides) > 1:
         return False
     factors: Counter[int] = Counter()
-    for power in re.split("[*x,]", sides[0], maxsplit=MAX_FACTORS):
-        base, _, exponent = re.sub("[{}]", "", power).partition("^")
+    for power in re.split("[*xX,]", sides[0], maxsplit=MAX_FACTORS):
+        base, _, exponent = without_brackets(power.strip()).partition("^")
         times = integer(exponent or "1")
         if times < 1:
             return False

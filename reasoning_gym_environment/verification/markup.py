@@ -1,6 +1,7 @@
 """Strip the markup around an answer: markdown, LaTeX, HTML, quotes, a label such as `Answer:`, a full stop.
 
     strip_markup: "**Answer: $\\boxed{\\text{5}}$.**" ──> "5"
+    plain_text:   "$\\left[\\text{a},\\;b\\right]$"    ──> "[a, b]"
     plain_math:   "1.86 \\times 10^{-6}"              ──> "1.86 * 10^-6"
 
 Answers are hostile text. Therefore stripping takes about linear time in the text, and refuses texts of more than
@@ -16,17 +17,15 @@ from .bounded_eval import UnreadableTextError
 
 MAX_CHARS = 200_000
 
+_FONTS = (
+    "text|textbf|textit|textrm|textsf|texttt|mathbf|mathbb|mathit|mathrm|mathsf|mathtt"
+    "|emph|underline|operatorname|boldsymbol|bm|mbox"
+)
+"""Commands of LaTeX that change only what their text looks like."""
 _WRAPPINGS = {
     "\\boxed{": "}",
     "\\fbox{": "}",
-    "\\text{": "}",
-    "\\textbf{": "}",
-    "\\textit{": "}",
-    "\\emph{": "}",
-    "\\underline{": "}",
-    "\\texttt{": "}",
-    "\\mathrm{": "}",
-    "\\mathbf{": "}",
+    **{f"\\{font}{{": "}" for font in _FONTS.split("|")},
     "$$": "$$",
     "$": "$",
     "\\(": "\\)",
@@ -65,8 +64,10 @@ _LABEL = re.compile(
 )
 _HEADING = re.compile(rf"#{{1,6}} +(?:{_LABEL_WORDS} ?:?\n)?\s*(?=\S)", re.I)
 """The mark of a markdown heading. The heading may be a label, with the answer on the line below it."""
-_STYLE = re.compile(r"\\(?:displaystyle|textstyle)(?![A-Za-z])\s*(?=\S)")
+_STYLE = re.compile(r"\\(?:displaystyle|textstyle|bf|rm)(?![A-Za-z])\s*(?=\S)")
 _ANSWER_OBJECT = re.compile(r'\{\s*"(?:final_)?answer"\s*:', re.I)
+_ANSWER_DICT = re.compile(r"""\{\s*'(?:final_)?answer'\s*:((?:[^:]|(?<!['"\s]):)*)\}""", re.I)
+"""A dict of Python without a second key, which would end in a quote and a colon."""
 _BARE = re.compile(r"-?[A-Za-z0-9]{1,40}(?:\.[0-9]{1,40})?")
 """A text that certainly has no markup. Nearly every cell of a list or grid is such a text, so this check saves time."""
 
@@ -74,7 +75,7 @@ _BARE = re.compile(r"-?[A-Za-z0-9]{1,40}(?:\.[0-9]{1,40})?")
 def strip_markup(text: str) -> str:
     """Return `text` without the markup that encloses all of it, without a label before it, and without a final stop.
 
-    A JSON object with the single key `answer` counts as markup around its value.
+    A JSON object with the single key `answer`, or such a dict of Python, counts as markup around its value.
 
     Raises UnreadableTextError if the text is longer than MAX_CHARS.
     """
@@ -101,7 +102,8 @@ def _without_label(text: str) -> str:
 
 
 def _without_final_mark(text: str) -> str:
-    """The text without one full stop or comma at its end. Dots at the end, as in `1, 2, ...`, stay."""
+    """The text without a final `\\,` and one full stop or comma. Dots at the end, as in `1, 2, ...`, stay."""
+    text = text.removesuffix("\\,").rstrip()
     if text.endswith((".", ",")) and not text.endswith(".."):
         return text[:-1].rstrip()
     return text
@@ -147,6 +149,9 @@ def _has_balanced_braces(text: str) -> bool:
 
 def _without_answer_object(text: str) -> str:
     """The value of `{"answer": value}`, as the text writes it."""
+    dict_of_python = _ANSWER_DICT.fullmatch(text)
+    if dict_of_python:
+        return dict_of_python[1].strip()
     start = _ANSWER_OBJECT.match(text)
     if start is None:
         return text
@@ -181,51 +186,71 @@ def without_brackets(text: str) -> str:
     return text[1:-1].strip() if depth == 1 else text
 
 
-_NUMBERING = re.compile(r"[ \t]*(?:\*\*)?(\d{1,5})[.):](?:\*\*)?[ \t]+(?=\S)", re.ASCII)
+_NUMBERING = re.compile(r"[ \t]*(?:\*\*)?\(?(\d{1,5}|[A-Za-z])[.):](?:\*\*)?[ \t]+(?=\S)", re.ASCII)
 
 
 def without_numbering(text: str) -> str:
-    """The text without the numbers 1, 2, 3, ... at the start of its lines.
+    """The text without the numbers 1, 2, 3, ... or the letters a, b, c, ... at the start of its lines.
 
     All lines must have their number. Otherwise the text stays as it is, because `2. 5` can also mean two numbers.
     """
     items = []
-    for expected, line in enumerate(filter(str.strip, text.split("\n")), 1):
+    for place, line in enumerate(filter(str.strip, text.split("\n")), 1):
         mark = _NUMBERING.match(line)
-        if mark is None or int(mark[1]) != expected:
+        if mark is None or mark[1].lower().lstrip("0") not in (str(place), chr(ord("a") - 1 + place)):
             return text
         items.append(line[mark.end() :])
     return "\n".join(items)
 
 
-# --- mathematics ---
+# --- LaTeX and HTML inside of an answer ---
 
-_SUPERSCRIPT = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_SUBSCRIPT = re.compile(r"[₀₁₂₃₄₅₆₇₈₉]+")
-_PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
-_NOTATIONS = {
+_LAYOUT = {
+    "[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+": r"^\g<0>",
+    "[₀₁₂₃₄₅₆₇₈₉]+": r"_\g<0>",
     r"<sup>([-+\w]{1,20})</sup>": r"^\1",
     r"<sub>([-+\w]{1,20})</sub>": r"_\1",
-    r"\{,\}": ",",
-    r"\\[,!]|\\(?:left|right)(?![A-Za-z])": "",
-    r"\\(?:[;: ]|quad(?![A-Za-z]))": " ",
-    r"\\([{}])": r"\1",
-    r"\\(?:text|textbf|textrm|mathrm|mathbf|mathit|operatorname) ?\{([^{}]{0,60})\}": r"\1",
+    r"</?(?:br|li|ol|ul) ?/?>|\\\\|\\item(?![A-Za-z])": "\n",
+    r"\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}(?:\{[clr| ]{1,60}\})?|\\hline(?![A-Za-z])": "",
+    # Between a digit and three digits, a blank of LaTeX separates thousands.
+    r"(?<=\d)(?:\\[,;: ]|\\!\\,|\{\\,\})(?=\d{3}(?!\d))|\{,\}": ",",
+    r"\\!|\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])|&(?==)": "",
+    r"\\[,;: ]|\\(?:q?quad|(?:thin)?space)(?![A-Za-z])|(?<=,)~|(?<=\w)~(?=[\\(])": " ",
+    r"\\lbrack(?![A-Za-z])": "[",
+    r"\\rbrack(?![A-Za-z])": "]",
+    r"\\in(?![A-Za-z])": "∈",
+    r"\\(?:to|(?:long)?rightarrow|Rightarrow)(?![A-Za-z])": "→",
+    rf"\\(?:{_FONTS}) ?\{{([^{{}}]{{0,60}})\}}": r"\1",
+    r"\\([{}*_#%&$])": r"\1",
+    r"[ \t]+": " ",
+}
+"""What stands for plain blanks, lines, brackets, digits and indices -> the plain sign."""
+_PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
+_MATH = {
     r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
-    r"[×·⋅]|\\(?:times|cdot)(?![A-Za-z])": "*",
+    r"[×·⋅∙•∗]|\\(?:times|cdot|ast)(?![A-Za-z])": "*",
     r"÷|\\div(?![A-Za-z])": "/",
     r"\*\*": "^",
-    r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2",
-    r"\\[cdt]?frac ?\{ ?([-+]?[\d,]{1,400}) ?\} ?\{ ?([\d,]{1,400}) ?\}": r"(\1/\2)",
+    # The blank keeps what follows the power out of it.
+    r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2 ",
+    r"([x*] ?)\((10 ?\^ ?[-+]?\d{1,4}) ?\)": r"\1\2",
+    r"\\(?:[cdt]|nice|s)?frac ?(?:(\d)|\{ ?([-+]?[\d,]{1,400}) ?\}) ?(?:(\d)|\{ ?([\d,]{1,400}) ?\})": r"(\1\2/\3\4)",
+    # Braces around a number change nothing, except beside another number or a name.
+    r"(?<![\w}^])\{ ?([-+]?[\d.]{1,40}) ?\}(?![\w{])": r"\1",
 }
-_PLAIN_NOTATIONS = [(re.compile(notation, re.ASCII), plain) for notation, plain in _NOTATIONS.items()]
 
 
-def plain_math(text: str) -> str:
-    """Write products with `*`, quotients with `/`, powers with `^`, indices with `_`, and without LaTeX's layout."""
-    text = _SUPERSCRIPT.sub(r"^\g<0>", text)
-    text = _SUBSCRIPT.sub(r"_\g<0>", text)
-    text = text.translate(_PLAIN_DIGITS)
-    for notation, plain in _PLAIN_NOTATIONS:
-        text = notation.sub(plain, text)
-    return text
+def plain_text(answer: str) -> str:
+    """The text without the markup around it, and without LaTeX and HTML that only lay it out."""
+    text = strip_markup(answer)
+    for notation, plain in _LAYOUT.items():
+        text = re.sub(notation, plain, text, flags=re.ASCII)
+    return text.translate(_PLAIN_DIGITS).strip()
+
+
+def plain_math(answer: str) -> str:
+    """The plain text, with products as `*`, quotients as `/` and powers as `^`."""
+    text = plain_text(answer)
+    for notation, plain in _MATH.items():
+        text = re.sub(notation, plain, text, flags=re.ASCII)
+    return text.strip()

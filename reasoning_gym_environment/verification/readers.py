@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from .bounded_eval import UnreadableTextError, parse
-from .markup import plain_math, strip_markup, without_brackets, without_numbering
+from .markup import plain_math, plain_text, strip_markup, without_brackets, without_numbering
 
 MAX_NUMBER_CHARS = 1_000
 MAX_LITERAL_CHARS = 50_000
@@ -45,7 +45,10 @@ _FRACTION = re.compile(
     r"|\^(?P<raised>\d+)/_(?P<lowered>\d+))(?(bracket)\))",
     re.ASCII,
 )
-_NAME_OF_A_NUMBER = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?)? ?)?[=≈] ?", re.ASCII)
+_NAME = r"\A(?:([A-Za-z])(?:_?\{?\d\}?|\([A-Za-z]\))? ?)?[=≈∈] ?"
+NAME_OF_A_NUMBER = re.compile(_NAME, re.ASCII)
+NAME_OF_AN_EXPRESSION = re.compile(rf"{_NAME}(?!.*\1)", re.ASCII | re.DOTALL)
+"""A name before a value: `x =`, `x_1 =`, `f(x) =`, `≈`. An expression in `x` cannot have the name `x`."""
 
 
 def number(text: str) -> Fraction:
@@ -73,11 +76,8 @@ def plain_number(text: str) -> str:
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
-    text = without_brackets(plain_math(text).strip())
-    text = _NAME_OF_A_NUMBER.sub("", text)
-    text = without_brackets(strip_markup(text))
-    text = text.removeprefix("\\$").removeprefix("$")
-    return " ".join(text.split())
+    text = NAME_OF_A_NUMBER.sub("", without_brackets(plain_math(text)))
+    return without_brackets(strip_markup(text)).removeprefix("$").strip()
 
 
 def integer(text: str) -> int:
@@ -139,7 +139,7 @@ def are_rounded(
     return all(is_rounded(text, Fraction(exact), finest=finest, cut_off=cut_off) for text, exact in pairs)
 
 
-_UNIT_SIGNS = frozenset(" .,:;*_()\\")
+_UNIT_SIGNS = frozenset(" \n.,:;*_()\\")
 _DEGREE_COMMAND = re.compile(r"\^ ?\{?\\circ\}?")
 _AMOUNT = re.compile(rf"[-+]?\.?(?:{_THOUSANDS}|\d+)(?:\.\d+)?", re.ASCII)
 WORD = re.compile(r"[^\W\d_]+")
@@ -204,16 +204,43 @@ def count(answer: str) -> Fraction:
     return amount(answer, _COUNTED)
 
 
-_HEXADECIMAL = re.compile(r"([-+]?) ?(?:0x([0-9a-f]+)|([0-9]))", re.IGNORECASE)
+_NUMBER_WORDS = (
+    *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen"),
+)
+_BASE_NAMES = {
+    2: "bin(?:ary)?",
+    3: "ternary",
+    8: "oct(?:al)?",
+    10: "dec(?:imal)?",
+    12: "duodecimal",
+    16: "hex(?:adecimal)?",
+}
+
+
+def without_base(answer: str, base: int) -> str:
+    """The number without its base: `1f_16`, `(1f)_{16}`, `1f (base 16)`, `1f in hexadecimal`, `base 16: 1f`."""
+    number_or_name = "|".join([str(base), *_NUMBER_WORDS[base - 2 : base - 1]])
+    # A word needs a blank or a bracket before it, because its letters can also be digits.
+    words = rf"base[ -]?(?:{number_or_name})"
+    if base in _BASE_NAMES:
+        words += f"|{_BASE_NAMES[base]}"
+    index = rf" ?_ ?[({{ ]*(?:{number_or_name}|{words})[)}} ]*\Z"
+    in_words = rf" ?\((?:in )?(?:{words})\)\Z|,? (?:in )?(?:{words})\Z|\A(?:{words}): ?"
+    return re.sub(f"{index}|{in_words}", "", plain_text(answer), count=1, flags=re.IGNORECASE)
+
+
+_HEXADECIMAL = re.compile(r"([-+]?) ?(\()?(0x)?([0-9a-f]+)(?(2)\))", re.IGNORECASE)
 
 
 def hexadecimal(answer: str) -> int:
-    """Read a hexadecimal number. A single digit below ten needs no `0x`."""
-    found = _HEXADECIMAL.fullmatch(plain_number(answer))
-    if found is None:
+    """Read a hexadecimal number with `0x` or with its base. A single digit below ten needs neither."""
+    plain = without_base(answer, 16)
+    has_base = plain != plain_text(answer)
+    found = _HEXADECIMAL.fullmatch(plain_number(plain))
+    if found is None or not (has_base or found[3] or re.fullmatch("[0-9]", found[4])):
         raise UnreadableTextError("not a hexadecimal number")
-    digits = found[2] or found[3]
-    return int(found[1] + digits, 16)
+    return int(found[1] + found[4], 16)
 
 
 _TERM_IN_BRACKETS = re.compile(r"(\A|[-+])\(([-+]?)([^-+()]+)\)(?=[-+*A-Za-z]|\Z)")
@@ -243,8 +270,9 @@ def _without_its_brackets(found: re.Match[str]) -> str:
     return f"+{term}" if sign or inner_sign else term
 
 
-_REAL = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
-_IMAGINARY = r"[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?\*?)?i"
+_SIZE = r"\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+_REAL = rf"[-+]?{_SIZE}"
+_IMAGINARY = rf"[-+]?(?:(?:{_SIZE}\*?)?i|i\*?{_SIZE})"
 _COMPLEX = re.compile(
     rf"(?!\Z)(?P<real>{_REAL})?(?P<imaginary>(?(real)(?=[-+]))(?:{_IMAGINARY}))?",
     re.ASCII,
@@ -269,7 +297,7 @@ def complex_number(answer: str) -> tuple[Fraction, Fraction]:
 
 def wording(answer: str) -> str:
     """The words as written, with one blank between them, without quotes and full stops at either end."""
-    words = strip_markup(answer).split()
+    words = plain_text(answer).split()
     return " ".join(words).strip(" \"'`*_.")
 
 
@@ -290,8 +318,8 @@ def number_or_word(answer: str) -> Fraction | str:
         return without_brackets(folded(answer))
 
 
-_SEPARATORS = re.compile(r"(?:[\s,;|]|→|->|=>)+")
-_BULLETS = frozenset("-*•")
+_SEPARATORS = re.compile(r"(?:[\s,;|&、]|→|->|=>)+")
+_BULLETS = frozenset("-*•·◦▪")
 
 
 def items(answer: str) -> tuple[str, ...]:
@@ -299,7 +327,7 @@ def items(answer: str) -> tuple[str, ...]:
 
     Raises UnreadableTextError for an empty text. The empty list is `[]`.
     """
-    plain = strip_markup(answer)
+    plain = plain_text(answer)
     if not plain:
         raise UnreadableTextError("an empty text")
     for _ in range(2):
@@ -328,7 +356,6 @@ def _cell(text: str) -> Fraction:
 
 # --- grids and JSON ---
 
-_MATRIX = re.compile(r"\\(?:begin|end) ?\{[a-z]*(?:matrix|array)\}(?:\{[clr|]*\})?")
 _ROW_END = re.compile(r"[\])}] {0,4},? {0,4}[\[({]|\n|;")
 _RULE = frozenset("-+|: =")
 """The characters of a horizontal rule between two rows."""
@@ -341,10 +368,7 @@ Rows = tuple[tuple[str, ...], ...]
 
 def grid(answer: str) -> Rows:
     """The cells of each row, from plain lines, JSON, a markdown table or a LaTeX matrix."""
-    plain = strip_markup(answer)
-    if "\\begin" in plain:
-        plain = _MATRIX.sub("", plain).replace("\\\\", "\n")
-        plain = plain.replace("\\left", "").replace("\\right", "")
+    plain = plain_text(answer)
     return _rows_of_json(plain) or _rows_of_lines(plain)
 
 
@@ -460,7 +484,7 @@ _ROLE_SIGNS = frozenset(" \t\n.,;:=*_`'\"()[]{}")
 
 def roles(answer: str) -> dict[str, str]:
     """Read `Ava is a knight, and Bo is a knave` as {"ava": "knight", "bo": "knave"}."""
-    plain = _LIST_MARK.sub(" ", strip_markup(answer).lower())
+    plain = _LIST_MARK.sub(" ", plain_text(answer).lower())
     words = [word for word in re.findall(r"[^\W_]+", plain) if word not in _FILLERS]
     if not _ROLE_SIGNS.issuperset(sign for sign in plain if not sign.isalnum()):
         raise UnreadableTextError("it holds signs that could mean anything")
@@ -480,7 +504,7 @@ Monomial = tuple[tuple[str, int], ...]
 def polynomial(answer: str) -> dict[Monomial, int]:
     """The coefficient of each monomial of an expanded polynomial with collected terms."""
     coefficients: dict[Monomial, int] = {}
-    compact = sum_of_terms(plain_math(strip_markup(answer)).strip())
+    compact = sum_of_terms(NAME_OF_AN_EXPRESSION.sub("", without_brackets(plain_math(answer))))
     for term in filter(None, re.split(r"(?=[-+])", compact)):
         monomial, coefficient = _term(term)
         if monomial in coefficients:

@@ -23,8 +23,8 @@ from typing import Any
 from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
 from .entries import Entry, module_of, rules_of
 from .logic import is_conclusion, joined_premises
-from .markup import plain_math, strip_markup
-from .readers import items, literal, number_grid, picture
+from .markup import plain_math, plain_text, strip_markup
+from .readers import NAME_OF_AN_EXPRESSION, items, literal, number_grid, picture
 
 # --- moves ---
 
@@ -32,8 +32,8 @@ _LABEL = re.compile(
     r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s",
     re.IGNORECASE,
 )
-_NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
-_ARROW = re.compile(r"\\(?:to|rightarrow|Rightarrow|longrightarrow)\b|[-=]{1,3}>|⇒|➔|➜")
+_NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\(?\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
+_ARROW = re.compile(r"[-=]{1,3}>|⇒|➔|➜")
 _SEPARATORS = frozenset(" \t\n,;|[](){}\"'`*$→")
 """Characters that may stand between moves."""
 
@@ -43,7 +43,7 @@ def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
 
     Raises UnreadableTextError if there is no match, or if the answer contains other words or signs.
     """
-    plain = _LABEL.sub("", strip_markup(answer))
+    plain = _LABEL.sub("", plain_text(answer))
     plain = _NUMBERING.sub("", plain)
     plain = _ARROW.sub("→", plain)
     move = re.compile(pattern, re.IGNORECASE | re.ASCII)
@@ -101,7 +101,7 @@ def knight_swap(entry: Entry, answer: str) -> bool:
     """The players take turns, and each move leads to a free square. `No` is right if the knights cannot swap places."""
     metadata = entry["metadata"]
     is_possible = metadata["is_possible"]
-    if strip_markup(answer).casefold() == "no":
+    if plain_text(answer).casefold() == "no":
         return not is_possible
     if not is_possible:
         return False
@@ -182,7 +182,7 @@ def shortest_path(entry: Entry, answer: str) -> bool:
     """The path is valid and no longer than the item's own. `infeasible` is right if there is none."""
     metadata = entry["metadata"]
     if not metadata["solution"]:
-        return strip_markup(answer).casefold() == "infeasible"
+        return plain_text(answer).casefold() == "infeasible"
     directions = [direction.lower() for (direction,) in _moves(answer, r"\b(up|down|left|right)\b")]
     is_path = rules_of("shortest_path")._is_valid_path(metadata["matrix"], directions)
     return bool(is_path) and len(directions) == len(metadata["solution"])
@@ -249,7 +249,7 @@ def tsumego(entry: Entry, answer: str) -> bool:
     """The move captures a white stone. If the question asks for as many as possible, no move captures more."""
     board = entry["metadata"]["board"]
     size = len(board)
-    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", strip_markup(answer).upper(), re.ASCII)
+    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", plain_text(answer).upper(), re.ASCII)
     if found is None:
         raise UnreadableTextError("expected a place on the board, such as D4")
     row = size - int(found[2])
@@ -278,7 +278,7 @@ def _white_stones(board: Sequence[Sequence[str]]) -> int:
 def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
     """Read `A=1,B=2` or `{"A": 1}` as a mapping. Raises UnreadableTextError if a key occurs twice."""
     # `_moves` would take the `0:` of a line `0: 1` for the number of the line.
-    plain = strip_markup(answer).replace(":", "=")
+    plain = plain_text(answer).replace(":", "=")
     found = _moves(plain, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?=\s?[\"'`]?({value})[\"'`]?(?!\w)")
     pairs = {name.upper(): int(number) for name, number in found}
     if len(pairs) != len(found):
@@ -350,11 +350,14 @@ def _ends_in_sum(line: Sequence[Any]) -> bool:
 
 
 def palindrome_generation(entry: Entry, answer: str) -> bool:
-    word = strip_markup(answer).lower()
+    word = plain_text(answer).lower()
     return word == word[::-1] and sorted(word) == sorted(entry["metadata"]["letters"])
 
 
 # --- expressions ---
+
+
+_ROUND_BRACKETS = str.maketrans("[]{}", "()()")
 
 
 def _makes(
@@ -367,7 +370,7 @@ def _makes(
 
     `also` are operators that are allowed in addition to those of `evaluate`.
     """
-    plain = plain_math(strip_markup(answer)).replace("^", "**")
+    plain = plain_math(answer).replace("^", "**").translate(_ROUND_BRACKETS)
     value, used = evaluate(plain, *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 
@@ -381,6 +384,36 @@ def puzzle24(entry: Entry, answer: str) -> bool:
     return _makes(answer, 24, entry["metadata"]["numbers"])
 
 
+_SIGNS = {
+    r"\\((?:arc)?(?:sin|cos|tan)|exp|log|ln|sqrt)(?![A-Za-z])": r" \1",
+    # Fractions are divided with ÷, because the end of their denominators is certain.
+    r"(?<![/^])\\[cdt]?frac\{((?:[^{}]|\{[^{}]*\})*)\}\{": r"(\1)÷(",
+    r"[\[{]": "(",
+    r"[\]}]": ")",
+    r"(?<!\d)(?<!\d )\((\d+)/(\d+)\)": r"(\1÷\2)",
+    r"\b(ln|log) ?\|([^|]+)\|": r"\1(\2)",
+    r"\be(?= ?\^)": "E",
+    " +": " ",
+    r" ?([-+*/÷^,]) ?|(?<=\() | (?=\))|(?<=[a-z]{2}) (?=\()": r"\1",
+    # Factors without a sign between them: a coefficient, a bracket, and words that a blank separates.
+    r"(?<![\w.^/])\d+(?:\.\d+)?(?=[A-Za-z(])|\)(?=[A-Za-z(])": r"\g<0>@",
+    r"(?<=[\w)]) (?=[A-Za-z(])": "@",
+}
+
+
+def _with_signs(text: str) -> str:
+    r"""The expression in Python's notation: `\frac{1}{2} x \sin(x)` as `(1/2)*x*sin(x)`.
+
+    Raises UnreadableTextError for a product without a sign after a division, because `1/2x` has two meanings.
+    """
+    for notation, sign in _SIGNS.items():
+        text = re.sub(notation, sign, text)
+    before_last, _, _ = text.rpartition("@")
+    if re.search(r"/\w*\(", before_last) or re.search("/[^-+/@]*@", text):
+        raise UnreadableTextError("a product without a sign after a division")
+    return text.replace("@", "*").replace("÷", "/").replace("^", "**")
+
+
 _CONSTANT = re.compile(r"[A-Za-z](?:_?\d)?|const|constant")
 
 
@@ -389,9 +422,10 @@ def integration(entry: Entry, answer: str) -> bool:
     import sympy
 
     metadata = entry["metadata"]
-    plain = re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", strip_markup(answer))
+    plain = NAME_OF_AN_EXPRESSION.sub("", plain_math(answer))
     if not plain.isascii() or "#" in plain or "!" in plain:
         raise UnreadableTextError("a comment, a factorial, or letters that look like others")
+    plain = re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", _with_signs(plain))
     antiderivative = sympy.sympify(evaluate_symbolic(plain))
     integrand = sympy.sympify(evaluate_symbolic(metadata["integrand"]))
     if antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan):
@@ -406,7 +440,7 @@ def integration(entry: Entry, answer: str) -> bool:
 
 def propositional_logic(entry: Entry, answer: str) -> bool:
     letters = entry["metadata"]["variables"]
-    return is_conclusion(strip_markup(answer), letters, joined_premises(entry))
+    return is_conclusion(plain_text(answer), letters, joined_premises(entry))
 
 
 VALIDATORS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,8 @@ FULL_WIDTH = {ord(sign): chr(ord(sign) + 0xFEE0) for sign in "+-.0123456789"}
 AROUND = (
     *("{}", "({})", "[{}]", "{{{}}}", "\\left({}\\right)", "$\\displaystyle {}$", "<b>{}</b>", "### {}"),
     *("## Final answer:\n{}", "**{}**", "\\boxed{{{}}}", "\\text{{{}}}", '{{"answer": "{}"}}', "`{}`"),
+    *("\\lbrack {}\\rbrack", "\\mathbf{{{}}}", "\\boxed{{\\textbf{{{}}}}}", "{{'answer': {}}}", "{{'answer': '{}'}}"),
+    *("\\bigl({}\\bigr)", "$\\boldsymbol{{{}}}\\,.$", "\\; {}\\,", "\\mathtt{{{}}}"),
 )
 """Notations that may surround any number, fraction or expression."""
 
@@ -47,7 +50,10 @@ WHOLE_NUMBERS = (
     "\\approx {}".format,
     lambda value: str(value).translate(FULL_WIDTH),
     lambda value: f"{value:,}".replace(",", "{,}"),
-    lambda value: f"{value:,}".replace(",", "\\,"),
+    *(
+        lambda value, blank=blank: f"{value:,}".replace(",", blank)
+        for blank in ("\\,", "\\;", "\\ ", "\\!\\,", ",\\!", "{\\,}")
+    ),
 )
 
 
@@ -70,7 +76,9 @@ SCIENTIFIC = tuple(
             *("{digits} × 10{raised}", "{digits} × 10^({power})", "{digits} × 10^{power}", "{digits}*10**{power}"),
             *("{digits} \\times 10^{{{power}}}", "{digits}\\cdot10^{{{power}}}", "{digits} * 10**({power})"),
             *("{digits} x 10^{power}", "{digits}·10{raised}", "{digits} × 10<sup>{power}</sup>"),
-            *("≈ {digits} × 10{raised}", "\\approx {digits} \\times 10^{{{power}}}"),
+            *("≈ {digits} × 10{raised}", "\\approx {digits} \\times 10^{{{power}}}", "{digits} \\ast 10^{{{power}}}"),
+            *("{digits} × (10^{power})", "{digits} \\times {{10}}^{{{power}}}", "{digits} * (10**{power})"),
+            *("{digits}\\,\\times\\,10^{{{power}}}", "{{{digits}}} \\cdot {{10}}^{{{power}}}", "{digits} ∙ 10^{power}"),
         ),
     )
 )
@@ -95,7 +103,16 @@ FRACTIONS = tuple(
             *("{sign}{top}/{bottom}", "{sign}{top} / {bottom}", "{sign}{top:,}/{bottom:,}", "{sign}{top}⁄{bottom}"),
             *("{sign}\\frac{{{top}}}{{{bottom}}}", "{sign}\\dfrac{{{top}}}{{{bottom}}}", "{sign}({top}/{bottom})"),
             *("\\cfrac{{{sign}{top}}}{{{bottom}}}", "\\tfrac{{{sign}{top:,}}}{{{bottom:,}}}", "{sign}{top}∕{bottom}"),
-            *("{sign}<sup>{top}</sup>/<sub>{bottom}</sub>", "{sign}\\frac{{{top}}}{{{bottom}}}."),
+            *(
+                "{sign}<sup>{top}</sup>/<sub>{bottom}</sub>",
+                "{sign}\\frac{{{top}}}{{{bottom}}}.",
+                "{sign}{{{top}}}/{{{bottom}}}",
+            ),
+            *(
+                "{sign}\\nicefrac{{{top}}}{{{bottom}}}",
+                "{sign}\\sfrac{{{top}}}{{{bottom}}}",
+                "P(A) = {sign}{top}/{bottom}",
+            ),
         ),
     )
 )
@@ -134,6 +151,9 @@ POWERS: tuple[Callable[[str], str], ...] = (
     lambda text: text.replace("*x**", " x^"),
     lambda text: text.replace("*x", "x"),
     lambda text: text.replace("*x", "\\cdot x").replace("**", "^"),
+    lambda text: text.replace("*x", "\\ast x").replace("**", "^"),
+    lambda text: re.sub(r"\*x\*\*(\d+)", r"x^{\1}", text),
+    lambda text: f"P(x) = {text}",
 )
 IMAGINARY_UNITS = ("i", "*i", " i", "j", "\\mathrm{i}", "\\text{i}", "\\,i", " \\cdot i")
 
@@ -180,6 +200,12 @@ BASES = tuple(
             *("{digits}", "{digits}_{base}", "{digits}{lowered}", "({digits})_{base}", "({digits}){lowered}"),
             *("({digits})_{{{base}}}", "$({digits})_{{{base}}}$", "\\text{{{digits}}}_{{{base}}}", "`{digits}`"),
             *("{digits} (base {base})", "{digits} in base {base}", "{digits} base {base}", "{digits} (in base-{base})"),
+            *(
+                "**{digits}** (base {base})",
+                "base {base}: {digits}",
+                "\\mathtt{{{digits}}}_{{{base}}}",
+                "{digits}_base{base}",
+            ),
             *("{digits}<sub>{base}</sub>", "{digits}_{{\\text{{base }}{base}}}", "[{digits}]_{base}"),
         ),
     )
@@ -189,6 +215,18 @@ BASES = tuple(
 def on_lines(pattern: str) -> Notation:
     return lambda values: "\n".join(pattern.format(place, value) for place, value in enumerate(values, 1))
 
+
+def lettered(values: Sequence[int]) -> str:
+    return "\n".join(f"({letter}) {value}" for letter, value in zip("abcdefghi", values, strict=False))
+
+
+ON_LINES = (
+    *(on_lines("({}) {}"), lettered, on_lines("• {1}"), on_lines("\\item {1}"), on_lines("<li>{1}</li>")),
+    *(
+        lambda values, gap=gap: gap.join(map(str, values))
+        for gap in (",\\,", ",\\;", "\\quad ", " \\to ", "<br>", "、")
+    ),
+)
 
 FORMS = {
     "chain_sum": Form(
@@ -225,7 +263,14 @@ FORMS = {
     "number_sorting": Form(
         st.lists(st.integers(-99, 99), min_size=2, max_size=9),
         lambda values: {"answer": str(list(map(str, values)))},
-        [on_lines("{}. {}"), on_lines("{}) {}"), on_lines("**{}.** {}"), on_lines(" {}.  `{}`"), on_lines("- {1}")],
+        [
+            on_lines("{}. {}"),
+            on_lines("{}) {}"),
+            on_lines("**{}.** {}"),
+            on_lines(" {}.  `{}`"),
+            on_lines("- {1}"),
+            *ON_LINES,
+        ],
         is_enclosed=False,
     ),
 }
@@ -248,6 +293,26 @@ def test_the_right_value_is_right_and_another_value_wrong_in_each_notation(task:
     assert not is_right(task, item, f"{notation(value)} or {notation(other)}")
 
 
+INTEGRALS = (
+    *("x**3/3 + x*exp(x) + C", "\\frac{x^{3}}{3} + x e^{x} + C", "F(x) = x^3/3 + x e^x + c"),
+    *("\\frac{1}{3}x^3 + x\\,e^{x} + \\mathrm{C}", "\\dfrac{x^3 + 3x e^{x}}{3} + C", "e^{x} x + \\frac13 x^3"),
+    *("(1/3)x³ + x exp(x) + C", "x \\left(\\frac{x^{2}}{3} + e^{x}\\right)", "x*(x^2/3 + \\exp(x)) + C"),
+)
+NO_INTEGRALS = (
+    "1/3x^3 + x e^x",
+    "x^3/(3)x + x e^x",
+    "1\\frac{1}{3}x^3 + x e^x",
+    "x = x^3/3 + x e^x",
+    "x^{3}{3} + x e^x",
+)
+
+
+def test_an_integral_may_be_in_latex_and_without_signs_of_multiplication() -> None:
+    entry = {"question": "?", "answer": "?", "metadata": {"integrand": "x**2 + x*exp(x) + exp(x)", "variable": "x"}}
+    assert [text for text in INTEGRALS if not is_right("intermediate_integration", entry, text)] == []
+    assert [text for text in NO_INTEGRALS if is_right("intermediate_integration", entry, text)] == []
+
+
 def enclosed(around: str, text: str) -> str:
     if around.startswith('{{"'):
         text = text.replace("\\", "\\\\")
@@ -260,7 +325,23 @@ NEAR_MISSES = [
     ("base_conversion", {"answer": "20145", "metadata": {"target_base": 7}}, "20145 (base 7) (base 7)"),
     ("base_conversion", {"answer": "1010", "metadata": {"target_base": 2}}, "1010 in hexadecimal"),
     ("base_conversion", {"answer": "bbase36", "metadata": {"target_base": 36}}, "b base36"),
+    ("base_conversion", {"answer": "20145", "metadata": {"target_base": 7}}, "20145 in base eight"),
+    ("bitwise_arithmetic", {"answer": "0x10"}, "10"),
+    ("bitwise_arithmetic", {"answer": "0x1e5"}, "1e5"),
+    ("bitwise_arithmetic", {"answer": "0x10"}, "10_{8}"),
+    ("chain_sum", {"answer": "5600"}, "5\n600"),
+    ("chain_sum", {"answer": "5600"}, "5 \\\\ 600"),
+    ("chain_sum", {"answer": "5600"}, "5~600"),
+    ("chain_sum", {"answer": "56"}, "5\\,6"),
+    ("chain_sum", {"answer": "56"}, "{5}{6}"),
+    ("chain_sum", {"answer": "5"}, "{'answer': 6, 'answer': 5}"),
+    ("chain_sum", {"answer": "5"}, "{'answer': 5, 'other': 6}"),
+    ("chain_sum", {"answer": "5"}, "\\cancel{5}"),
+    ("number_sorting", {"answer": "['5', '6']"}, "(a) 5\n(c) 6"),
+    ("polynomial_multiplication", {"answer": "2*x"}, "x = 2x"),
+    ("polynomial_multiplication", {"answer": "2*x**2*y"}, "2x^{2y}"),
     ("dice", {"answer": "11/2"}, "1\\frac{1}{2}"),
+    ("dice", {"answer": "3/4"}, "\\frac{3}{4}{5}"),
     ("dice", {"answer": "11/2"}, "1 1/2"),
     ("dice", {"answer": "11/2"}, "(1)(1)/2"),
     ("dice", {"answer": "3/4"}, "3/(4"),
