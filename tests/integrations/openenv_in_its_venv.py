@@ -26,7 +26,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.openenv import ReasoningGymOpenEnv, SharedQuestion, SharedQuestions
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
-from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups, in_each_format
+from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 ATTACKED = {"task": ATTACK_TASK, "seed": 3}
@@ -166,8 +166,9 @@ async def test_a_repeated_reset_of_a_session_keeps_the_question_of_its_group() -
     assert stream.observed == [(1, [None, None])]
 
 
-@in_each_format
-async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, answer_format: str) -> None:
+async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -> None:
+    """In boxes. The other tests of this file have answers in tags."""
+    answer_format = "boxed"
     marker = tmp_path / "touched"
     with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)

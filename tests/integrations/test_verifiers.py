@@ -20,7 +20,7 @@ from testing.mock_dialects import ThreadedMockServer
 from testing.support import PATIENCE_S, child_environment
 from testing.wheel import fresh_environment, libraries_of
 
-from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, in_each_format, shared_groups
+from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "prime_rl.md").read_text(encoding="utf-8")
@@ -233,10 +233,9 @@ def test_all_event_loops_of_a_process_share_the_grading_workers(python: Path, tm
 
 
 @pytest.mark.slow
-@in_each_format
-def test_a_completion_earns_here_what_it_earns_elsewhere(
-    python: Path, tmp_path: Path, byte_tokenizer: Any, answer_format: str
-) -> None:
+def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
+    """In boxes. The other tests of this file have answers in tags."""
+    answer_format = "boxed"
     marker = tmp_path / "touched"
     with Tasks(TASKS, answer_format=answer_format) as tasks:
         groups = shared_groups(tasks, marker)
