@@ -1,7 +1,7 @@
 """Selectors: the names of tasks in include lists, exclude lists and weights.
 
 A selector is a task's name (`countdown`), a glob over names (`*_arithmetic`), or a category (`category:logic`, globs
-allowed: `category:a*`). A selector that matches no task is an error. All functions are pure. `categories` always maps
+allowed: `category:a*`). `category:math` stands for four categories. A selector that matches no task is an error. All functions are pure. `categories` always maps
 the name of every known task to its category.
 """
 
@@ -19,6 +19,9 @@ from ..errors import (
 )
 
 CATEGORY_PREFIX = "category:"
+MATH = "math"
+MATHEMATICAL = frozenset({"algebra", "arithmetic", "geometry", "probability"})
+"""The categories that `category:math` stands for. reasoning-gym has no category of this name."""
 DEFAULT_WEIGHT = 1.0
 NO_WEIGHT = "its weight is 0"
 _GLOB_CHARACTERS = "*?[]"
@@ -45,16 +48,18 @@ def matching(selector: str, categories: Mapping[str, str]) -> set[str]:
 
 
 def _in_category(pattern: str, categories: Mapping[str, str]) -> set[str]:
+    if pattern == MATH:
+        return {name for name, category in categories.items() if category in MATHEMATICAL}
     found = {name for name, category in categories.items() if fnmatchcase(category, pattern)}
     if not found:
-        known = sorted(set(categories.values()))
+        known = sorted({MATH, *categories.values()})
         raise unknown_name("category", pattern, known, f"Categories: {', '.join(known)}.")
     return found
 
 
 def _hint(name: str, categories: Mapping[str, str]) -> str:
     """How to find the right name. `logic` was probably meant as `category:logic`."""
-    if name in categories.values():
+    if name == MATH or name in categories.values():
         return f"For the whole category write {CATEGORY_PREFIX}{name}."
     return "`reasoning-gym-env tasks` lists all tasks."
 

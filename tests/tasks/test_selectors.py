@@ -22,6 +22,7 @@ def test_selector_stands_for_its_tasks() -> None:
         ("countdown", {"countdown"}),
         ("[cm]*", {"countdown", "maze"}),
         ("category: games", {"countdown", "maze"}),
+        ("category:math", {"basic_arithmetic", "decimal_arithmetic", "simple_equations"}),
         ("category:a*", {"basic_arithmetic", "decimal_arithmetic", "simple_equations"}),
     ):
         assert selectors.matching(selector, CATEGORIES) == expected
@@ -31,8 +32,9 @@ def test_selector_that_matches_nothing_fails_with_the_nearest() -> None:
     for selector, message in (
         ("countdwn", r"Unknown task 'countdwn'. Did you mean countdown\?"),
         ("*_aritmetic", r"No task matches '\*_aritmetic'. Nearest tasks: .*_arithmetic"),
-        ("category:logik", r"Unknown category 'logik'. Did you mean logic\? .*algebra, arithmetic, games, logic"),
+        ("category:logik", r"Unknown category 'logik'. Did you mean logic\? .*algebra, arithmetic, games, logic, math"),
         ("logic", r"Unknown task 'logic'.* write category:logic"),
+        ("math", r"Unknown task 'math'.* write category:math"),
     ):
         with pytest.raises(UnknownNameError, match=message):
             selectors.matching(selector, CATEGORIES)
