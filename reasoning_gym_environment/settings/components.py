@@ -279,6 +279,7 @@ def problems_of(error: ValidationError) -> list[str]:
 
 
 def workers_for_cores(cores_for_each: int, at_most: int) -> int:
-    """Return the default number of workers: one for every `cores_for_each` cores, at least one."""
-    cores = os.cpu_count() or 1
+    """The default number of workers: one for every `cores_for_each` cores that this process may use, at least one."""
+    # SLURM and containers often give a process a part of the cores.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(at_most, max(1, cores // cores_for_each))
