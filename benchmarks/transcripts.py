@@ -37,7 +37,7 @@ Answers = dict[str, Counter[str]]
 
 
 def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The results of all models on the same items, by what makes those items. The folder names the model."""
+    """The results of all models on the same items, by what makes those items."""
     found = defaultdict(list)
     for file in sorted(folder.rglob("*.json")):
         if tasks and file.stem not in tasks:
@@ -45,7 +45,8 @@ def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("name") in library.registry():
             made_by = json.dumps([document["name"], document["config"]], sort_keys=True)
-            found[made_by].append({**document, "model": file.parts[-3]})
+            # A model's folder ends with date and time.
+            found[made_by].append({**document, "model": file.parts[-3].rsplit("_", 2)[0]})
     return found
 
 

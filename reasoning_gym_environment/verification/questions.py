@@ -151,6 +151,17 @@ def calendar_arithmetic_clarified(entry: Entry) -> str:
     return ""
 
 
+# --- circuit_logic
+
+
+def circuit_logic_clarified(entry: Entry) -> str:
+    """XOR of three and more inputs can also mean that exactly one of them is 1."""
+    # The inputs of a gate stand in successive lines.
+    if not re.search(r"(.*⊕⊕.*\n){3}", entry["question"]):
+        return ""
+    return "XOR of several inputs is 1 if an odd number of them is 1."
+
+
 # --- codeio
 
 
@@ -407,6 +418,16 @@ def letter_counting_clarified(entry: Entry) -> str:
     if text.count(letter) == text.lower().count(letter.lower()):
         return ""
     return "Capital letters count too."
+
+
+# --- list_functions
+
+
+def list_functions_is_sound(entry: Entry) -> bool:
+    """Where all examples give 0 or 1, or the same number, nothing shows that the rule is to count."""
+    shown = set(re.findall(r"Output \d+: (.*)", entry["question"]))
+    shows_no_count = len(shown) == 1 or shown == {"[0]", "[1]"}
+    return str(entry["answer"]) in shown or not shows_no_count
 
 
 # --- mahjong_puzzle
@@ -768,6 +789,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "bf": Mending(clarified=bf_clarified),
     "caesar_cipher": Mending(is_sound=caesar_cipher_is_sound),
     "calendar_arithmetic": Mending(is_sound=calendar_arithmetic_is_sound, clarified=calendar_arithmetic_clarified),
+    "circuit_logic": Mending(clarified=circuit_logic_clarified),
     "codeio": Mending(is_sound=codeio_is_sound),
     "coin_flip": Mending(clarified=coin_flip_clarified),
     "color_cube_rotation": Mending(clarified=color_cube_rotation_clarified),
@@ -782,6 +804,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "knight_swap": Mending(is_sound=knight_swap_is_sound),
     "leg_counting": Mending(clarified=leg_counting_clarified),
     "letter_counting": Mending(clarified=letter_counting_clarified),
+    "list_functions": Mending(is_sound=list_functions_is_sound),
     "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
     "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
     "maze": Mending(clarified=maze_clarified),

@@ -92,6 +92,7 @@ CLARIFIED = {
     "aiw": "is one of",
     "bf": "a byte",
     "calendar_arithmetic": "The ",
+    "circuit_logic": "an odd number of them",
     "coin_flip": "exact probability",
     "color_cube_rotation": "the left and the right side stay",
     "family_relationships": "male.",
@@ -190,3 +191,22 @@ def test_the_examples_of_rearc_show_the_colours_of_the_answer_and_that_something
 
 def test_an_item_of_rearc_whose_examples_change_nothing_is_replaced() -> None:
     assert not is_sound("rearc", item("rearc", 80))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "answer", "sound"),
+    [
+        (["[1]", "[0]"], "[4]", False),
+        (["[1]", "[0]"], "[0]", True),
+        (["[4]", "[4]"], "[3]", False),
+        (["[4]", "[2]"], "[3]", True),
+    ],
+)
+def test_the_examples_of_list_functions_show_that_the_rule_counts(outputs: list[str], answer: str, sound: bool) -> None:
+    examples = [f"Input {number}: [5]\nOutput {number}: {output}" for number, output in enumerate(outputs, 1)]
+    question = "Examples:\n" + "\n".join(examples) + "\n\n\nInput: [5, 5]\nOutput:\n"
+    assert is_sound("list_functions", {"question": question, "answer": answer, "metadata": {}}) == sound
+
+
+def test_a_count_that_may_be_yes_or_no_is_replaced() -> None:
+    assert not is_sound("list_functions", item("list_functions", 45))
