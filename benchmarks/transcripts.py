@@ -4,9 +4,9 @@ FOLDER holds evaluation results as open-thought/reasoning-gym-eval has them (zer
 config, and for each item the question and what a model answered. Each item is made again from the config; where its
 question is the same, every different answer is graded in the sandbox, once.
 
-FILE gets a line of JSON for each: file, task, item, answer, how often it was given, what reasoning-gym's verifier pays,
-what we pay, why they differ. Printed are sums by task, and with --before, a FILE of another version, every answer that
-is paid otherwise than there.
+FILE gets a line of JSON for each: task, config, item, answer, which models gave it and how often, what reasoning-gym's
+verifier pays, what we pay, why they differ. Printed are sums by task, and with --before, a FILE of another version,
+every answer that is paid otherwise than there. `questions/against_the_key.py` lists answers on which models agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import decimal
 import io
 import json
 import sys
@@ -31,6 +32,8 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 
 AT_ONCE = 64
 Line = dict[str, Any]
+Answers = dict[str, Counter[str]]
+"""How often each model gave each answer to an item."""
 
 
 def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -41,18 +44,22 @@ def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]
             continue
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("name") in library.registry():
-            found[json.dumps([document["name"], document["config"]], sort_keys=True)].append(document)
+            made_by = json.dumps([document["name"], document["config"]], sort_keys=True)
+            # A model's folder ends with date and time.
+            found[made_by].append({**document, "model": file.parts[-3].rsplit("_", 2)[0]})
     return found
 
 
-def answered(same: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], Counter[str]]]:
-    """Each item made again, and how often each answer was given to it. Items that cannot be made, or whose
-    question differs, are left out.
+def answered(same: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], Answers]]:
+    """Each item made again, with the answers to it. Items that cannot be made, or whose question differs, are left
+    out.
     """
     task, config = same[0]["name"], same[0]["config"]
     with contextlib.redirect_stdout(io.StringIO()):
         dataset = library.create_dataset(task, **config)
     for index in range(config["size"]):
+        # decimal_arithmetic sets the precision of the whole process.
+        decimal.setcontext(decimal.DefaultContext.copy())
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 entry = dataset[index]
@@ -60,14 +67,14 @@ def answered(same: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], 
             # The items of knight_swap depend on the hash seed of the process, and some have no solution.
             print(f"Item {index} of {task} cannot be made: {error}", file=sys.stderr)
             continue
-        results = [document["results"][index] for document in same if index < len(document["results"])]
-        answers = Counter(
-            str(one["model_answer"]).strip()
-            for result in results
-            if result["question"] == str(entry["question"])
-            for one in result["completions"]
-            if one.get("model_answer")
-        )
+        answers: Answers = defaultdict(Counter)
+        for document in same:
+            for result in document["results"][index : index + 1]:
+                if result["question"] != str(entry["question"]):
+                    continue
+                for completion in result["completions"]:
+                    if completion.get("model_answer"):
+                        answers[str(completion["model_answer"]).strip()][document["model"]] += 1
         if answers:
             yield index, entry, answers
 
@@ -78,16 +85,16 @@ async def grade_all(grader: SandboxGrader, same: list[dict[str, Any]]) -> list[L
     config = {name: value for name, value in made.items() if name not in ("seed", "size")}
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(index: int, entry: dict[str, Any], answers: Counter[str]) -> list[Line]:
+    async def one(index: int, entry: dict[str, Any], answers: Answers) -> list[Line]:
         async with slots:
             verdicts = await grader.grade(task, config, entry, list(answers))
         return [
             {
-                **{"task": task, "config": made, "item": index, "answer": answer, "times": times},
+                **{"task": task, "config": made, "item": index, "answer": answer, "models": models},
                 **{"native": verdict.native, "value": verdict.value, "status": verdict.status.value},
                 "detail": verdict.detail,
             }
-            for (answer, times), verdict in zip(answers.items(), verdicts, strict=True)
+            for (answer, models), verdict in zip(answers.items(), verdicts, strict=True)
         ]
 
     items = await asyncio.to_thread(list, answered(same))
@@ -106,8 +113,9 @@ def summary(lines: list[Line]) -> dict[str, dict[str, int]]:
             "only_right": ours > native,
             "only_native": native > ours,
         }
+        times = sum(line["models"].values())
         for task in (line["task"], "all"):
-            counts[task].update({name: line["times"] * value for name, value in found.items()})
+            counts[task].update({name: times * value for name, value in found.items()})
     return {task: dict(counts[task]) for task in sorted(counts)}
 
 

@@ -35,6 +35,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,21 @@ MODULES = ("numbers", "texts", "puzzles", "rules", "grids")
 FIRST_SEED = 40_000
 EXAMPLES = 2
 LATE_S = 10.0
-"""An item or a solution that takes longer is given up."""
+"""An item or a solution that takes more seconds of processor time is given up."""
 LOOK = 20
 """After this many items, answers without work that were right on none of them are tried no longer."""
 
 Item = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 """Seed, item of the library, and item as it is served; None if strict training replaces the item."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many items of a level are made: as many as the time allows, within these limits."""
+
+    most: int
+    fewest: int
+    seconds: float
 
 
 def solvers() -> dict[str, Solver]:
@@ -75,11 +85,12 @@ def solvers() -> dict[str, Solver]:
     return found
 
 
-def made_items(task: str, config: Mapping[str, Any], most: int, seconds: float) -> Iterator[Item]:
-    """Up to so many items of a level."""
-    until = time.monotonic() + seconds
-    for seed in range(FIRST_SEED, FIRST_SEED + most):
-        if time.monotonic() > until:
+def made_items(task: str, config: Mapping[str, Any], amount: Amount) -> Iterator[Item]:
+    """The items of a level."""
+    until = time.monotonic() + amount.seconds
+    made = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + amount.most):
+        if time.monotonic() > until and made >= amount.fewest:
             return
         with contextlib.redirect_stdout(io.StringIO()), at_most(LATE_S):
             try:
@@ -90,6 +101,7 @@ def made_items(task: str, config: Mapping[str, Any], most: int, seconds: float) 
             except Exception as error:  # noqa: BLE001
                 logging.debug("%s, seed %d: %s", task, seed, error)
                 continue
+        made += 1
         yield seed, entry, mended(task, entry) if is_sound(task, entry) else None
 
 
@@ -108,17 +120,17 @@ class LateError(Exception):
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise LateError in the block if it takes longer. The generator of arc_1d never ends at some seeds."""
+    """Raise LateError if the block takes more processor time. The generator of arc_1d never ends at some seeds."""
 
     def stop(*_: object) -> None:
         raise LateError(f"over {seconds:g} s")
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def solved(solver: Solver, question: str) -> Solution:
@@ -147,7 +159,7 @@ def unread(question: str) -> Solution:
     return undecided("no solver")
 
 
-def check_level(task: str, solver: Solver, config: Mapping[str, Any], most: int, seconds: float) -> dict[str, Any]:
+def check_level(task: str, solver: Solver, config: Mapping[str, Any], amount: Amount) -> dict[str, Any]:
     """The counts of a level, with a few examples of each disagreement."""
     names = ("items", "replaced", "corrected", "clarified", "undecided", "wrong_keys", "refused_answers")
     counts = dict.fromkeys((*names, "several_answers", "other_answers", "judged"), 0)
@@ -160,7 +172,7 @@ def check_level(task: str, solver: Solver, config: Mapping[str, Any], most: int,
         if counts[kind] <= EXAMPLES:
             examples.append({"kind": kind, **details})
 
-    for seed, made, entry in made_items(task, config, most, seconds):
+    for seed, made, entry in made_items(task, config, amount):
         counts["items"] += 1
         if entry is None:
             counts["replaced"] += 1
@@ -187,7 +199,7 @@ def check_level(task: str, solver: Solver, config: Mapping[str, Any], most: int,
     contents = len({content(task, str(entry["question"])) for entry in served})
     if contents < found["questions"]:
         found["contents"] = contents
-    found["without_work"] = without_work(task, served, seconds / 3)
+    found["without_work"] = without_work(task, served, amount.seconds / 3)
     if why:
         found["why"] = dict(why.most_common(2))
     if examples:
@@ -232,6 +244,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="all without")
     parser.add_argument("--items", type=int, default=100, help="items of each level (default: 100)")
     parser.add_argument("--seconds", type=float, default=3.0, help="for the items of one level (default: 3)")
+    parser.add_argument("--fewest", type=int, default=0, help="items of each level, however long they take")
     parser.add_argument("--missing", action="store_true", help="only tasks without a result")
     parser.add_argument("--table", action="store_true", help="measure nothing, only write the table")
     options = parser.parse_args()
@@ -239,6 +252,7 @@ def main() -> None:
     unknown = sorted(set(options.tasks) - CHECKS.keys())
     if unknown:
         parser.error(f"reasoning-gym has no {', '.join(unknown)}")
+    amount = Amount(options.items, options.fewest, options.seconds)
     known = solvers()
     results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))["tasks"] if RESULTS.exists() else {}
     tasks = [] if options.table else options.tasks or sorted(CHECKS)
@@ -248,10 +262,7 @@ def main() -> None:
     os.chdir(tempfile.mkdtemp())
     for task in tqdm(tasks, "tasks", disable=None):
         solver = known.get(task, unread)
-        results[task] = [
-            check_level(task, solver, level.config, options.items, options.seconds)
-            for level in build_ladder(task).levels
-        ]
+        results[task] = [check_level(task, solver, level.config, amount) for level in build_ladder(task).levels]
         save(version, results)
     write_table(results)
 

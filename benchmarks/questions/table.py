@@ -18,12 +18,16 @@ MOST_LEVELS = 6
 UNKNOWN: Mapping[str, str] = {
     "arc_1d": "the generator never ends at some seeds",
     "arc_agi": "whether a second rule fits",
-    "circuit_logic": "whether a reader takes XOR of several inputs for `exactly one`",
     "codeio": "programs that take over 8 s or need a missing package",
+    "countdown": "the upper two levels have few items here, because their solver is slow",
     "figlet_font": "the checker knows that the key draws the picture, and not whether a person can read it",
+    "letter_jumble": "whether another English word of the same letters fits the sentence too",
     "rectangle_count": "most pictures of the upper three levels are too large for the solver",
     "rubiks_cube": "cubes of more than three layers, and cubes far from solved",
+    "sokoban": "whether levels of which no item was made within 10 s have faults",
+    "survo": "the highest level is too large for the checker",
     "tsumego": "whether a slow plan captures more than the key",
+    "word_ladder": "English words that neither word list of the library has, mostly plurals such as `wens`",
 }
 """What the check of a task leaves open."""
 

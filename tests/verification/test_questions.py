@@ -92,6 +92,7 @@ CLARIFIED = {
     "aiw": "is one of",
     "bf": "a byte",
     "calendar_arithmetic": "The ",
+    "circuit_logic": "an odd number of them",
     "coin_flip": "exact probability",
     "color_cube_rotation": "the left and the right side stay",
     "family_relationships": "male.",
@@ -162,3 +163,50 @@ def test_a_polygon_has_no_angle_of_180_degrees_and_no_item_asks_for_an_input_of_
     assert is_sound("simple_geometry", {"question": "?", "answer": "179.5", "metadata": {}})
     asked = {"question": "Can you predict a feasible input without ...", "answer": "{}", "metadata": {}}
     assert not is_sound("codeio", asked)
+
+
+REARC = [
+    ("1 2", "2 1", "4 1", "1 4", "3 2", "2 3", True),
+    # The colour 4 stands in no output, and 3 only in the words `Example 3`.
+    ("4 2", "2 2", "4 1", "1 1", "5 1", "5 4", False),
+    ("1 2", "2 1", "4 1", "1 4", "5 1", "5 3", False),
+    # Each example gives 7.
+    ("1 2", "7", "2 2", "7", "7 1", "1", False),
+    ("1 2", "7", "2 2", "7", "7 1", "7", True),
+    # No example changes its input.
+    ("1 2", "1 2", "2 2", "2 2", "3 2", "2 3", False),
+    ("1 2", "1 2", "2 2", "2 2", "3 2", "3 2", True),
+]
+
+
+@pytest.mark.parametrize(("input_1", "output_1", "input_2", "output_2", "test", "answer", "sound"), REARC)
+def test_the_examples_of_rearc_show_the_colours_of_the_answer_and_that_something_changes(
+    input_1: str, output_1: str, input_2: str, output_2: str, test: str, answer: str, sound: bool
+) -> None:
+    first = f"Example 1:\n\nInput:\n{input_1}\nOutput:\n{output_1}"
+    second = f"Example 3:\n\nInput:\n{input_2}\nOutput:\n{output_2}"
+    question = f"Find the rule.\n\n{first}\n\n{second}\n\n\nBelow is a test input grid.\n\nInput:\n{test}\n"
+    assert is_sound("rearc", {"question": question, "answer": answer, "metadata": {}}) == sound
+
+
+def test_an_item_of_rearc_whose_examples_change_nothing_is_replaced() -> None:
+    assert not is_sound("rearc", item("rearc", 80))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "answer", "sound"),
+    [
+        (["[1]", "[0]"], "[4]", False),
+        (["[1]", "[0]"], "[0]", True),
+        (["[4]", "[4]"], "[3]", False),
+        (["[4]", "[2]"], "[3]", True),
+    ],
+)
+def test_the_examples_of_list_functions_show_that_the_rule_counts(outputs: list[str], answer: str, sound: bool) -> None:
+    examples = [f"Input {number}: [5]\nOutput {number}: {output}" for number, output in enumerate(outputs, 1)]
+    question = "Examples:\n" + "\n".join(examples) + "\n\n\nInput: [5, 5]\nOutput:\n"
+    assert is_sound("list_functions", {"question": question, "answer": answer, "metadata": {}}) == sound
+
+
+def test_a_count_that_may_be_yes_or_no_is_replaced() -> None:
+    assert not is_sound("list_functions", item("list_functions", 45))

@@ -768,6 +768,7 @@ GRID_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "column": lambda row, column: column,
     "sum of squares": lambda row, column: row**2 + column**2,
     "power": lambda row, column: row**column,
+    "power of the column": lambda row, column: column**row,
 }
 
 
@@ -795,18 +796,17 @@ def complete_grid(
     function: Callable[[int, int], int],
     modulus: int,
 ) -> set[str]:
-    """The completed grid of each rest that fits the known cells."""
+    """The completed grid, if a rest fits the known cells."""
 
     def rest_of(row: int, column: int) -> int:
         if function is GRID_FUNCTIONS["power"]:
             return pow(row + base, column + base, modulus)
+        if function is GRID_FUNCTIONS["power of the column"]:
+            return pow(column + base, row + base, modulus)
         return function(row + base, column + base) % modulus
 
-    marked = {rest_of(row, column) for row, column, is_marked in known if is_marked}
-    if len(marked) != 1:
-        return set()
-    rest = marked.pop()
-    if any(rest_of(row, column) == rest for row, column, is_marked in known if not is_marked):
+    rest = next(rest_of(row, column) for row, column, is_marked in known if is_marked)
+    if any((rest_of(row, column) == rest) != is_marked for row, column, is_marked in known):
         return set()
     rows = (
         "".join("✅" if rest_of(row, column) == rest else "❌" for column in range(len(line)))
