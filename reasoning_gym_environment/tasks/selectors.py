@@ -1,8 +1,8 @@
 """Selectors: the names of tasks in include lists, exclude lists and weights.
 
 A selector is a task's name (`countdown`), a glob over names (`*_arithmetic`), or a category (`category:logic`, globs
-allowed: `category:a*`). `category:math` stands for four categories. A selector that matches no task is an error. All functions are pure. `categories` always maps
-the name of every known task to its category.
+allowed: `category:a*`). `category:math` stands for four categories. A selector that matches no task is an error. All
+functions are pure. `categories` always maps the name of every known task to its category.
 """
 
 from __future__ import annotations
