@@ -328,7 +328,7 @@ def _turn_wandb_off_without_login(config: ReasoningGymEnvConfig) -> None:
     if config.use_wandb and mode == "online" and not wandb.api.api_key:
         config.use_wandb = False
         logger.warning(
-            "Nothing is logged to wandb, because it has no API key. Run `wandb login`, or set WANDB_MODE=offline, to "
+            "wandb has no API key, so this run is not logged there. Run `wandb login`, or set WANDB_MODE=offline, to "
             "change that."
         )
 

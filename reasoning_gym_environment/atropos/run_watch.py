@@ -29,7 +29,7 @@ LEAST_FAILED_ITEMS = 8
 
 
 class RunWatch:
-    """Looks at a run every few seconds. `rules` are those of its loop, and `waits_for` says what the loop waits for."""
+    """Looks at a run every few seconds. Its loop adds `rules`, and `waits_for` says what the loop waits for."""
 
     def __init__(self, run: Run, rules: Iterable[Rule] = (), waits_for: Callable[[], str] = str) -> None:
         self._run = run

@@ -293,7 +293,7 @@ class ServeLoop:
         cancelled, and their items are requeued. A group that has its completions continues.
         """
         if self.is_evaluating:
-            logger.warning("The previous evaluation is still running; skipping this one.")
+            logger.warning("The previous evaluation is still running, so this evaluation is skipped.")
             return
         self._evaluation = asyncio.create_task(evaluate_at_step(self._env, step))
         self._evaluation.add_done_callback(self._evaluation_ended)

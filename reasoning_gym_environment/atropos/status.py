@@ -25,10 +25,10 @@ from ..utils.clock import now
 logger = logging.getLogger(__name__)
 
 NAMES = 5
-"""So many tasks are named, and the others are counted."""
+"""A line names at most this many tasks, and says how many more there are."""
 
 STUCK_GROUPS = 8
-"""A task whose last groups are all right, so many of them, is named."""
+"""A line names a task if all answers in this many of its last groups are right."""
 
 
 class Status:

@@ -308,15 +308,15 @@ LEAST_NOT_SENT = 8
 
 
 def nothing_sent(window: Window) -> str:
-    """No group was sent for a while, although many were made."""
+    """The trainer got no group for a while, although many attempts ended."""
     seconds = now() - window.sent_at
     count = window.not_sent.total()
     if seconds < NOT_SENT_S or count < LEAST_NOT_SENT:
         return ""
     endings = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in window.not_sent.most_common())
     return (
-        f"Nothing was sent for {seconds / 60:.0f} min, although {count} groups ended: {endings}. A trainer learns only "
-        "from groups whose rewards differ: see docs/cold_start.md."
+        f"The trainer got no group for {seconds / 60:.0f} min, although {count} groups ended: {endings}. It can learn "
+        "only from groups whose rewards differ: see docs/cold_start.md."
     )
 
 
@@ -347,7 +347,7 @@ FAILED_ENDINGS = frozenset({"timed_out", "fault"})
 
 
 def failing_tasks(window: Window) -> str:
-    """Tasks of which half of the attempts end with a failure of ours: no completion could be scored, or an error."""
+    """Tasks for which half of the attempts end with a failure of ours: no completion could be scored, or an error."""
     failing = []
     for task, endings in window.endings.items():
         failed = sum(ending in FAILED_ENDINGS for ending in endings)
@@ -377,7 +377,7 @@ TRAINING_RULES: Mapping[str, Callable[[Window], str]] = {
 
 @dataclass(frozen=True)
 class MostCommonAnswer:
-    """How often the most common answer is given, to how many items of how many tasks, and what it earns."""
+    """The most common answer: its share of all answers, its items and tasks, and what it earns."""
 
     text: str
     share: float
@@ -388,7 +388,7 @@ class MostCommonAnswer:
 
 
 def most_common_answer(groups: Iterable[ScoredGroup]) -> MostCommonAnswer | None:
-    """The answer that is given most often; None without any answer."""
+    """The most common answer; None without any answer."""
     counts = Counter(answer.key for group in groups for answer in group.answers)
     if not counts:
         return None

@@ -143,8 +143,8 @@ class RunCheckpoints:
                 lock(self._lock.fileno(), folder)
                 if name is None and member:
                     logger.warning(
-                        "Another process of this run is alive, so this one is its environment number %d. If that is "
-                        "not intended, stop one of them. Give a run of its own a run_id.",
+                        "Another process of this run is alive, so this process is environment number %d of the run. "
+                        "If you did not mean this, stop it, or give it another run_id.",
                         member,
                     )
                 return folder

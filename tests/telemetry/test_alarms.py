@@ -130,7 +130,7 @@ def learns_partial_credit(index: int) -> list[Reply]:
         (
             always_zero,
             "nothing_sent",
-            "Nothing was sent for 1 min, although 151 groups ended: 134 all wrong, 17 all right",
+            "The trainer got no group for 1 min, although 151 groups ended: 134 all wrong, 17 all right",
         ),
         (silent, "unreadable", "88% of the last 64 completions have no readable answer. Newest: 'I like numbers'"),
         (cut_off, "cut_off", "88% of the last 64 completions were cut off at their limit of tokens"),
