@@ -170,9 +170,10 @@ class ChatTokenizer:
         """The token that ends a sequence; 0 if there is none."""
         return self._tokenizer.eos_token_id or 0
 
-    def is_token(self, token: Any) -> bool:
-        """Whether the vocabulary has this id."""
-        return type(token) is int and token in self._vocabulary
+    def known(self, ids: Sequence[Any]) -> list[int]:
+        """The ids that the vocabulary has, in order. A completion can have tens of thousands."""
+        vocabulary = self._vocabulary
+        return [token for token in ids if type(token) is int and token in vocabulary]
 
     @cached_property
     def _vocabulary(self) -> frozenset[int]:

@@ -264,9 +264,10 @@ class InferenceClient:
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
-        unknown = [token for token in raw.ids if not self._tokenizer.is_token(token)]
-        if unknown:
-            return "unknown_tokens", f"the tokenizer has no token {unknown[0]!r:.60}"
+        known = self._tokenizer.known(raw.ids)
+        if len(known) < len(raw.ids):
+            unknown = next(token for token, kept in itertools.zip_longest(raw.ids, known) if token is not kept)
+            return "unknown_tokens", f"the tokenizer has no token {unknown!r:.60}"
         problem = _problem_of(raw.logprobs or [], len(raw.ids))
         if problem:
             return "bad_logprobs", problem
@@ -283,7 +284,7 @@ class InferenceClient:
         logprobs = raw.logprobs
         text = raw.text
         if text is None:
-            known = [token for token in ids if self._tokenizer.is_token(token)]
+            known = self._tokenizer.known(ids)
             text = self._tokenizer.decode(known)
             if split == "eval":
                 ids = known
