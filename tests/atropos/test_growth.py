@@ -13,7 +13,7 @@ from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.inference import servers
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.sampling import pending_items
-from reasoning_gym_environment.telemetry import telemetry
+from reasoning_gym_environment.telemetry import alarms, telemetry
 from testing.env_support import ReadyEnv
 
 WRONG = "<think>no</think><answer>not a number</answer>"
@@ -62,6 +62,7 @@ async def test_no_container_grows_while_no_group_is_sent(ready_env: ReadyEnv, mo
     monkeypatch.setattr(telemetry, "MOST_VALUES", FULL)
     monkeypatch.setattr(servers, "MOST_TIMINGS", FULL)
     monkeypatch.setattr(pending_items, "REMEMBERED", FULL)
+    monkeypatch.setattr(alarms, "RECENT", FULL)
     env = await ready_env(num_eval_samples_per_task=1, group_size=2)
     server = env.inference.adapters[0]
 
@@ -83,7 +84,7 @@ async def test_no_container_grows_while_no_group_is_sent(ready_env: ReadyEnv, mo
             group = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [0.0, 1.0]}
             await env.log_group(group, item)
             if number % 10 == 0:
-                await evaluate_at_step(env)
+                await evaluate_at_step(env, number)
 
     await make_groups()
     before = sizes(env)
