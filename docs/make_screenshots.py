@@ -31,7 +31,7 @@ PICTURES = Path(__file__).with_name("report")
 SAMPLE = Path(__file__).with_name("sample_run.tar.xz")
 WIDTH, HEIGHT = 900, 1300
 """Size of the pictures in the docs, in pixels."""
-WIDTHS = (420, 900, 1200)
+WIDTHS = (420, 1400, 2200)
 """Widths of the pictures of `--look`, in pixels."""
 SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -1,0 +1,315 @@
+"""Encodes the samples of a report for its page: an index of numbers, and the texts in compressed chunks.
+
+    sources ── questions_of ──> questions with their samples ── select ──> at most N samples ── encode ──> blocks
+
+A *question* has all samples of one group of training, or all samples that evaluations have of it, so that two models
+can be compared. A *block* is JSON, compressed and in base64. The page decodes the index when it starts, and a chunk of
+texts when a reader looks at one of its questions. Base64 can neither end a script element nor start a comment.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+from ..scoring.extraction import split_thinking
+from ..storage.append_log import read_object
+from ..storage.lines import UNKNOWN, group_in
+from ..thinking import strip_markers
+from .load import Place, Sources, reply_of
+
+TEXT_LIMIT = 12_000
+"""Maximum number of characters of one question, thinking, reply or answer on the page."""
+
+TOTAL_LIMIT = 400_000_000
+"""Maximum number of characters of all samples together. They take about a fifth of this in the page."""
+
+CHUNK_SIZE = 250_000
+"""A chunk is full when its texts have this many characters. The page decodes one in a few milliseconds."""
+
+UNSCORED = "unscored"
+"""The outcome on the page of all samples without a score. Their failure is the reason."""
+
+Sample = Mapping[str, Any]
+
+
+@dataclass
+class AskedQuestion:
+    """One question and its samples, each with the number of its source. `step` is that of a group of training."""
+
+    task: str
+    category: str
+    level: float | None
+    item: Any
+    step: float | None = None
+    samples: list[tuple[int, Sample]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SampleBlocks:
+    """The blocks of a page, which shows `shown` of `total` samples."""
+
+    index: str
+    chunks: list[str]
+    shown: int
+    total: int
+
+
+def source_names(sources: Sources) -> list[str]:
+    """The names of all evaluations and runs. The number of a source is its place in this list."""
+    return [evaluation.name for evaluation in sources.evaluations] + [run.name for run in sources.runs]
+
+
+def questions_of(sources: Sources) -> Iterator[AskedQuestion]:
+    """All questions: those of evaluations, and then the groups of training."""
+    asked: dict[tuple[str, ...], AskedQuestion] = {}
+    for number, evaluation in enumerate(sources.evaluations):
+        for sample in evaluation.samples:
+            digest = sample.get("question_digest")
+            # Without a hash of its text, a question of another source cannot be recognised.
+            names = [sample["task"], sample.get("index"), sample.get("seed"), digest or number]
+            key = tuple(map(str, names))
+            question = asked.get(key)
+            if question is None:
+                question = asked[key] = _question(sample)
+            question.samples.append((number, sample))
+    yield from asked.values()
+    for number, run in enumerate(sources.runs, len(sources.evaluations)):
+        for group in run.groups:
+            question = _question(group.rollouts[0])
+            question.step = group.step
+            question.samples = [(number, rollout) for rollout in group.rollouts]
+            yield question
+
+
+def _question(sample: Sample) -> AskedQuestion:
+    category = str(sample.get("category") or "")
+    return AskedQuestion(str(sample["task"]), category, sample.get("level"), sample.get("index"))
+
+
+def select(questions: Sequence[AskedQuestion], limit: int) -> list[AskedQuestion]:
+    """Questions with at most `limit` samples together, taken in turn from all sources, tasks and outcomes.
+
+    They keep their order.
+    """
+    queues: dict[tuple[Any, ...], list[int]] = {}
+    for place, question in enumerate(questions):
+        numbers = frozenset(number for number, _ in question.samples)
+        outcomes = frozenset(outcome_of(sample) for _, sample in question.samples)
+        queues.setdefault((numbers, question.task, outcomes), []).append(place)
+    kept = []
+    size = 0
+    for place in chain.from_iterable(zip_longest(*queues.values())):
+        if place is None:
+            continue
+        size += len(questions[place].samples)
+        if size > limit:
+            break
+        kept.append(place)
+    return [questions[place] for place in sorted(kept)]
+
+
+def encode(sources: Sources, limit: int) -> SampleBlocks:
+    """The blocks with at most `limit` samples. Raises OSError if a file has gone."""
+    questions = list(questions_of(sources))
+    total = sum(len(question.samples) for question in questions)
+    index = _Index(source_names(sources), [evaluation.step for evaluation in sources.evaluations])
+    chunks: list[str] = []
+    texts: list[dict[str, Any]] = []
+    chunk_size = 0
+    size = 0
+    with _Files() as files:
+        for question in select(questions, limit):
+            if size > TOTAL_LIMIT:
+                break
+            text, length = _texts_of(question, files)
+            size += length
+            chunk_size += length
+            index.add(question, len(chunks))
+            texts.append(text)
+            if chunk_size >= CHUNK_SIZE:
+                chunks.append(block(texts))
+                texts = []
+                chunk_size = 0
+    if texts:
+        chunks.append(block(texts))
+    return SampleBlocks(block(index.columns()), chunks, len(index.samples["source"]), total)
+
+
+def block(value: Any) -> str:
+    """JSON, compressed and in base64."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A completion may contain half of a surrogate pair, which cannot be encoded.
+    data = text.encode("utf-8", "replace")
+    return base64.b64encode(zlib.compress(data, 4)).decode("ascii")
+
+
+# --- the index
+
+
+class _Names:
+    """Numbers texts in the order in which they come."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.numbers = {name: number for number, name in enumerate(names)}
+
+    def number(self, name: str) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
+
+
+class _Index:
+    """What the page filters and sorts by: a column of numbers for each property of questions and samples."""
+
+    def __init__(self, sources: Sequence[str], steps: Sequence[int | None]) -> None:
+        self.sources = list(sources)
+        self.steps = list(steps)
+        self.tasks = _Names()
+        self.categories: dict[str, str] = {}
+        self.outcomes = _Names()
+        self.failures = _Names([""])
+        self.questions: dict[str, list[Any]] = {}
+        self.samples: dict[str, list[Any]] = {"source": []}
+
+    def add(self, question: AskedQuestion, chunk: int) -> None:
+        self.categories[question.task] = question.category
+        values = {
+            "task": self.tasks.number(question.task),
+            "level": question.level,
+            "item": question.item,
+            "step": question.step,
+            "count": len(question.samples),
+            "chunk": chunk,
+        }
+        for name, value in values.items():
+            self.questions.setdefault(name, []).append(value)
+        for source, sample in question.samples:
+            score = sample["score"]
+            values = {
+                "source": source,
+                "outcome": self.outcomes.number(outcome_of(sample)),
+                "failure": self.failures.number(failure_of(sample)),
+                "score": None if score is None else round(float(score), 4),
+                "tokens": sample.get("num_completion_tokens"),
+            }
+            for name, value in values.items():
+                self.samples.setdefault(name, []).append(value)
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "sources": self.sources,
+            "steps": self.steps,
+            "tasks": list(self.tasks.numbers),
+            "categories": [self.categories[task] for task in self.tasks.numbers],
+            "outcomes": list(self.outcomes.numbers),
+            "failures": list(self.failures.numbers),
+            "questions": self.questions,
+            "samples": self.samples,
+        }
+
+
+def outcome_of(sample: Sample) -> str:
+    return UNSCORED if sample["score"] is None else str(sample.get("outcome") or UNKNOWN)
+
+
+def failure_of(sample: Sample) -> str:
+    """Why a sample has no readable answer, no score or no weight in training, in a word or two, or ""."""
+    reasons = [str(sample.get("format_failure") or sample.get("unscored_reason") or "")]
+    if sample.get("finish_reason") == "length":
+        reasons.append("cut off")
+    mask = str(sample.get("mask_reason") or "")
+    if mask == "too_long" or not any(reasons):
+        reasons.append(mask)
+    return ", ".join(reason.replace("_", " ") for reason in reasons if reason)
+
+
+# --- texts
+
+
+class _Files:
+    """Reads lines of files, and keeps the last line, because all rollouts of a group are in one line."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: IO[bytes] | None = None
+        self._start = -1
+        self._rollouts: Sequence[Sample] = ()
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, place: Place) -> Sample:
+        """The rollout as its file has it."""
+        if place.file != self._path:
+            if self._file is not None:
+                self._file.close()
+            self._file = place.file.open("rb")
+            self._path = place.file
+            self._start = -1
+        if place.start != self._start:
+            assert self._file is not None
+            self._file.seek(place.start)
+            record = read_object(self._file.readline())
+            self._rollouts = [record] if "question" in record else group_in(record).rollouts
+            self._start = place.start
+        return self._rollouts[place.number]
+
+
+def _texts_of(question: AskedQuestion, files: _Files) -> tuple[dict[str, Any], int]:
+    """The texts of a question and its samples, and the number of their characters."""
+    first: dict[str, Any] = {}
+    samples = []
+    for _, sample in question.samples:
+        texts = files.read(sample["place"])
+        prompt = _prompt_of(texts)
+        if not first:
+            first = {
+                "question": _cut(texts.get("question")),
+                "prompt": prompt,
+                "expected": _cut(sample.get("gold_answer")),
+            }
+        thinking, reply = split_thinking(reply_of(texts))
+        shown: dict[str, Any] = {
+            "thinking": _cut(strip_markers(thinking)),
+            "reply": _cut(reply).strip(),
+            "answer": None if sample.get("model_parsed") is None else _cut(sample["model_parsed"]),
+        }
+        if prompt != first["prompt"]:
+            shown["prompt"] = prompt
+        samples.append(shown)
+    found = {**first, "samples": samples}
+    return found, _length(found)
+
+
+def _prompt_of(texts: Sample) -> list[tuple[str, str]]:
+    """Role and content of each message before the reply. The page shows the user's message as the question."""
+    messages = texts["messages"]
+    before_reply = messages[:-1] if messages[-1]["role"] == "assistant" else messages
+    return [(str(message["role"]), _cut(message["content"])) for message in before_reply]
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return sum(map(_length, value)) if value else 0
+
+
+def _cut(value: Any) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    more = len(text) - TEXT_LIMIT
+    if more <= 0:
+        return text
+    return f"{text[:TEXT_LIMIT]} … [{more} characters more]"
