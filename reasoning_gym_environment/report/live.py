@@ -26,6 +26,9 @@ HOST = "127.0.0.1"
 REST = 4.0
 """After making a page, the server keeps it for at least this many times the seconds that it took."""
 
+LEAST_REST_S = 3.0
+"""The server keeps each page for this time, so that a browser learns the version of the page that it got."""
+
 
 class LivePage:
     """The page of some paths, and its version. `make` returns the page; its EnvironmentSetupError becomes a page."""
@@ -53,7 +56,7 @@ class LivePage:
                 self._page = self._made().encode("utf-8", "replace")
                 self._version = version
                 ended = time.monotonic()
-                self._next = ended + REST * (ended - started)
+                self._next = ended + max(LEAST_REST_S, REST * (ended - started))
             return self._page
 
     def _made(self) -> str:
