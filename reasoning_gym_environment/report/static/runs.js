@@ -7,23 +7,19 @@ const Runs = (() => {
   const form = document.getElementById("view");
   if (!form) return { curves };
 
-  const HELD_OUT = [
-    ["accuracy", "Held-out accuracy", true],
-    ["exact", "Held-out exact rate", true],
-    ["format_failures", "Held-out: unreadable answers", true],
-    ["truncated", "Held-out: cut off", true],
-    ["completion_tokens", "Held-out: tokens of a completion", false],
-  ];
-  const TRAINING = [
-    ["reward", "Reward", true],
-    ["exact", "Exact rate", true],
-    ["accuracy", "Scores of at least 0.5", true],
-    ["signal", "Groups with a signal", true],
-    ["no_answer", "Unreadable answers", true],
-    ["cut_off", "Cut off by the token limit", true],
-    ["tokens", "Tokens of a completion", false],
-    ["level", "Mean level", false],
-    ["staleness", "Staleness: steps from sampling to score", false],
+  // Each chart: the name of its values in evaluations and in training, its title, and whether they are shares.
+  const MEASURES = [
+    ["accuracy", "", "Held-out accuracy", true],
+    ["exact", "", "Held-out exact rate", true],
+    ["", "reward", "Reward", true],
+    ["", "exact", "Exact rate", true],
+    ["", "accuracy", "Scores of at least 0.5", true],
+    ["", "signal", "Groups with a signal", true],
+    ["format_failures", "no_answer", "Unreadable answers", true],
+    ["truncated", "cut_off", "Cut off by the token limit", true],
+    ["completion_tokens", "tokens", "Tokens of a completion", false],
+    ["", "level", "Mean level", false],
+    ["", "staleness", "Staleness: steps from sampling to score", false],
   ];
   const AXES = { step: "step of the trainer", item: "groups", time: "hours since the first point" };
   const STUCK = 0.02;
@@ -87,25 +83,55 @@ const Runs = (() => {
 
   // --- charts of all tasks together
 
-  const areEqual = (first, second) => first.every((line, place) => String(line.y) === String(second[place].y));
+  // Held-out curves have the first colours, in all charts.
+  const heldOutLine = (one, place, columns, { value, low, high }) => {
+    const name = series.length > 1 ? `held-out, ${one.name}` : "held-out";
+    return { name, colour: place, x: placesOf(columns, axisNow()), y: value, low, high };
+  };
+  const trainingLine = (run, place, columns, values) => {
+    const name = runs.length > 1 ? run.name : "training";
+    return { name, colour: series.length + place, x: placesOf(columns, axisNow()), y: values, weights: columns.groups };
+  };
+  const isDrawn = (line) => line.x.some((value) => value !== null) && line.y.some((value) => value !== null);
+
+  const linesOf = (heldOut, training) => {
+    const lines = [];
+    series.forEach((one, place) => {
+      if (heldOut && isShown(one)) lines.push(heldOutLine(one, place, one.all, one.all[heldOut]));
+    });
+    runs.forEach((run, place) => {
+      const isLong = run.all.item.length > 1;
+      if (training && isShown(run) && isLong) lines.push(trainingLine(run, place, run.all, run.all[training]));
+    });
+    return lines.filter(isDrawn);
+  };
+
+  const isConstant = (lines) => {
+    const values = lines.flatMap((line) => line.y).filter((value) => value !== null);
+    return values.every((value) => value === values[0]);
+  };
+
+  const areEqual = (first, second) =>
+    first.length === second.length && first.every((line, place) => String(line.y) === String(second[place].y));
 
   // Equal measures share a chart, and any other than the first that never changes is a line of text.
-  const addCharts = (parent, measures, linesOf) => {
+  const drawCharts = () => {
+    const parent = document.getElementById("curves");
+    Charts.clear(parent);
     const kept = [];
     const constant = [];
-    for (const [name, title, isShare] of measures) {
-      const lines = linesOf(name).filter((line) => line.y.some((value) => value !== null));
+    for (const [heldOut, training, title, isShare] of MEASURES) {
+      const lines = linesOf(heldOut, training);
       if (!lines.length) continue;
       const same = kept.find((chart) => chart.isShare === isShare && areEqual(chart.lines, lines));
       if (same) same.title += ` = ${title.toLowerCase()}`;
       else kept.push({ title, isShare, lines });
     }
     for (const [place, { title, isShare, lines }] of kept.entries()) {
-      const values = lines.flatMap((line) => line.y).filter((value) => value !== null);
       const format = isShare ? Page.percent : Page.number;
       // The first measure is what a reader looks for, also where nothing has happened.
-      if (place > 0 && values.every((value) => value === values[0])) {
-        constant.push(`${title}: ${format(values[0])} throughout`);
+      if (place > 0 && isConstant(lines)) {
+        constant.push(`${title}: ${format(lines[0].y.find((value) => value !== null))} throughout.`);
         continue;
       }
       const formatAxis = isShare ? (value) => `${Number((100 * value).toFixed(1))}%` : Page.number;
@@ -113,27 +139,8 @@ const Runs = (() => {
       const smoothing = Number(form.elements.smooth.value);
       Charts.add(parent, { title, isShare, lines, format, formatAxis, smoothing, xLabel: AXES[axis], sync: axis });
     }
-    return constant;
-  };
-
-  const heldOutLines = (name) => {
-    const lines = [];
-    series.forEach((one, colour) => {
-      if (!isShown(one)) return;
-      const { value, low, high } = one.all[name];
-      lines.push({ name: one.name, colour, x: placesOf(one.all, axisNow()), y: value, low, high });
-    });
-    return lines;
-  };
-
-  const trainingLines = (name) => {
-    const lines = [];
-    runs.forEach((run, colour) => {
-      if (!isShown(run) || run.all.item.length < 2) return;
-      const x = placesOf(run.all, axisNow());
-      lines.push({ name: run.name, colour, x, y: run.all[name], weights: run.all.groups });
-    });
-    return lines;
+    parent.classList.toggle("with-held-out", series.some(isShown));
+    document.getElementById("constant").textContent = constant.join(" ");
   };
 
   // --- a small chart for each task
@@ -176,19 +183,16 @@ const Runs = (() => {
 
   const taskLines = (name) => {
     const lines = [];
-    runs.forEach((run, colour) => {
+    runs.forEach((run, place) => {
       const columns = run.tasks[name];
       if (!columns || !isShown(run) || columns.item.length < 2) return;
-      const x = placesOf(columns, axisNow());
-      lines.push({ name: "training", colour: colour + 1, x, y: columns.exact, weights: columns.groups, isThin: true });
+      lines.push({ ...trainingLine(run, place, columns, columns.exact), isThin: true });
     });
-    series.forEach((one, colour) => {
+    series.forEach((one, place) => {
       const columns = one.tasks[name];
-      if (!columns || !isShown(one)) return;
-      const { value, low, high } = columns.accuracy;
-      lines.push({ name: "held-out", colour, x: placesOf(columns, axisNow()), y: value, low, high });
+      if (columns && isShown(one)) lines.push(heldOutLine(one, place, columns, columns.accuracy));
     });
-    return lines.filter((line) => line.x.some((value) => value !== null) && line.y.some((value) => value !== null));
+    return lines.filter(isDrawn);
   };
 
   const addTask = (parent, task) => {
@@ -243,11 +247,7 @@ const Runs = (() => {
   };
 
   const drawAll = () => {
-    const parent = document.getElementById("curves");
-    Charts.clear(parent);
-    const constant = [...addCharts(parent, HELD_OUT, heldOutLines), ...addCharts(parent, TRAINING, trainingLines)];
-    parent.classList.toggle("with-held-out", series.some(isShown));
-    document.getElementById("constant").textContent = constant.length ? `${constant.join(". ")}.` : "";
+    drawCharts();
     addTasks();
   };
 
