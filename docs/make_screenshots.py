@@ -1,10 +1,10 @@
 """Take the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
-The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with
-ten tasks, the held-out answers before and after it, and every third group of its dumps. A headless Chromium opens the
-page, with light and dark colours. The script uses only the debugging port of the browser, and no test needs the
-browser. With `--look PAGE ...` the script takes pictures of other pages, 420, 900 and 1200 pixels wide. It exits with
-1 and a list if an element is wider than the window.
+The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with six
+tasks, its dumps, three evaluations during its training, and those before and after it (step-0 and step-147). One
+picture is of the top of the page with light colours, the other of the samples with dark colours. With `--look PAGE ...`
+the script takes pictures of other pages, 420, 1400 and 2200 pixels wide. It exits with 1 and a list if an element is
+wider than the window.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from testing.browser import NAMES, TOO_WIDE, browser, find_browser
 
 PICTURES = Path(__file__).with_name("report")
 SAMPLE = Path(__file__).with_name("sample_run.tar.xz")
-WIDTH, HEIGHT = 900, 1300
+WIDTH, HEIGHT = 1400, 1000
 """Size of the pictures in the docs, in pixels."""
+PICTURES_OF_DOCS = (
+    ("run", "light", ""),
+    ("samples", "dark", "#samples?source=step-0&against=step-147&relation=won&open=3"),
+)
+"""Name of each picture, its colours, and the place in the page."""
 WIDTHS = (420, 1400, 2200)
 """Widths of the pictures of `--look`, in pixels."""
 SCHEMES = ("light", "dark")
@@ -45,18 +50,17 @@ async def look(program: str, pages: list[Path], folder: Path) -> list[str]:
 
 
 async def show(program: str, file: Path, folder: Path) -> list[str]:
-    """Write the pictures of the docs: light from the top of the page, dark from the section about training."""
+    """Write the pictures of the docs, and return a line for each that is too wide."""
     faults = []
     async with browser(program) as page:
-        for scheme in SCHEMES:
-            await page.open(file.resolve().as_uri(), width=WIDTH, scheme=scheme)
-            top = 0
-            if scheme == "dark":
-                top = int(await page.value("document.getElementById('training').offsetTop")) - 20
+        for name, scheme, anchor in PICTURES_OF_DOCS:
+            await page.open(f"{file.resolve().as_uri()}{anchor}", width=WIDTH, height=HEIGHT, scheme=scheme)
+            await page.until("document.querySelectorAll('#rows .row').length > 0")
+            top = int(await page.value("Math.round(scrollY)"))
             picture = await page.picture(width=WIDTH, height=HEIGHT, top=top)
-            Path(folder, f"{WIDTH}-{scheme}.png").write_bytes(picture)
+            Path(folder, f"{name}-{WIDTH}-{scheme}.png").write_bytes(picture)
             if wide := json.loads(await page.value(TOO_WIDE)):
-                faults.append(f"{scheme}: {wide}")
+                faults.append(f"{name}: {wide}")
     return faults
 
 
@@ -65,7 +69,7 @@ def page_of_sample(folder: Path) -> Path:
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(folder, filter="data")
     run, page = folder / "sample_run", folder / "report.html"
-    if report(["--compare", f"{run}/before", f"{run}/after", f"{run}/data_dumps", "-o", str(page)]) != 0:
+    if report([str(run), "-o", str(page), "--title", "a demo"]) != 0:
         raise RuntimeError("The sample run has no page.")
     return page
 

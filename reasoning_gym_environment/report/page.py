@@ -57,6 +57,9 @@ FACTS = {
 }
 """Parameters of an evaluation that the page shows above its results, with their labels."""
 
+RATES = ("exact", "mean score")
+"""Measures that often equal the accuracy, by their labels."""
+
 
 def render(
     sources: Sources,
@@ -224,10 +227,10 @@ def estimate(found: Estimate | None, form: str = ".1%") -> str:
 
 
 def merged(estimates: Mapping[str, Estimate]) -> list[tuple[list[str], Estimate]]:
-    """The estimates with the names of each. Equal estimates of different names are one."""
+    """The estimates with their names. Equal rates of right answers are one."""
     found: list[tuple[list[str], Estimate]] = []
     for name, measured in estimates.items():
-        same = [names for names, known in found if known == measured]
+        same = [names for names, known in found if name in RATES and known == measured]
         if same:
             same[0].append(name)
         else:

@@ -147,7 +147,7 @@ def block(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A completion may contain half of a surrogate pair, which cannot be encoded.
     data = text.encode("utf-8", "replace")
-    return base64.b64encode(zlib.compress(data, 4)).decode("ascii")
+    return base64.b64encode(zlib.compress(data, 5)).decode("ascii")
 
 
 # --- the index

@@ -3,6 +3,8 @@
 
 const Detail = (() => {
   const aside = document.getElementById("detail");
+  // Shorter thinking is unfolded.
+  const SHORT = 1500;
 
   const part = (title, text, className = "") => {
     const found = Page.element("div", `part ${className}`);
@@ -65,7 +67,10 @@ const Detail = (() => {
     if (samples.tokens[sample] !== null) facts.push(`${Page.number(samples.tokens[sample])} tokens`);
     for (const fact of facts.filter(Boolean)) head.append(Page.element("span", "", fact));
     found.append(head, part("The model's answer", own.answer === null ? "(no answer was read)" : own.answer, "answer"));
-    if (own.thinking) found.append(folded(`Thinking (${own.thinking.length.toLocaleString("en")} characters)`, own.thinking, false));
+    if (own.thinking) {
+      const title = `Thinking (${own.thinking.length.toLocaleString("en")} characters)`;
+      found.append(folded(title, own.thinking, own.thinking.length < SHORT));
+    }
     found.append(part("Reply", own.reply));
     if (own.prompt) found.append(promptOf(own.prompt));
     return found;

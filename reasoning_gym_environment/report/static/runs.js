@@ -7,13 +7,14 @@ const Runs = (() => {
   const form = document.getElementById("view");
   if (!form) return { curves };
 
-  // Each chart: the name of its values in evaluations and in training, its title, and whether they are shares.
+  // Each chart: the name of its values in evaluations and in training, its title, whether they are shares, and whether
+  // they are rates of right answers, which are often equal.
   const MEASURES = [
-    ["accuracy", "", "Held-out accuracy", true],
-    ["exact", "", "Held-out exact rate", true],
-    ["", "reward", "Reward", true],
-    ["", "exact", "Exact rate", true],
-    ["", "accuracy", "Scores of at least 0.5", true],
+    ["accuracy", "", "Held-out accuracy", true, true],
+    ["exact", "", "Held-out exact rate", true, true],
+    ["", "reward", "Reward", true, true],
+    ["", "exact", "Exact rate", true, true],
+    ["", "accuracy", "Scores of at least 0.5", true, true],
     ["", "signal", "Groups with a signal", true],
     ["format_failures", "no_answer", "Unreadable answers", true],
     ["truncated", "cut_off", "Cut off by the token limit", true],
@@ -114,16 +115,16 @@ const Runs = (() => {
   const areEqual = (first, second) =>
     first.length === second.length && first.every((line, place) => String(line.y) === String(second[place].y));
 
-  // Equal measures share a chart, and any other than the first that never changes is a line of text.
+  // Equal rates share a chart, and any other than the first that never changes is a line of text.
   const drawCharts = () => {
     const parent = document.getElementById("curves");
     Charts.clear(parent);
     const kept = [];
     const constant = [];
-    for (const [heldOut, training, title, isShare] of MEASURES) {
+    for (const [heldOut, training, title, isShare, isRight] of MEASURES) {
       const lines = linesOf(heldOut, training);
       if (!lines.length) continue;
-      const same = kept.find((chart) => chart.isShare === isShare && areEqual(chart.lines, lines));
+      const same = isRight && kept.find((chart) => areEqual(chart.lines, lines));
       if (same) same.title += ` = ${title.toLowerCase()}`;
       else kept.push({ title, isShare, lines });
     }

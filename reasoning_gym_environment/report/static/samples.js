@@ -1,7 +1,7 @@
 "use strict";
 // The table of samples: filters, two models side by side, and rows that exist only while they are in view.
 
-const Samples = (async () => {
+(async () => {
   const index = await Store.open();
   const { questions, samples } = index;
   const form = document.getElementById("filters");
@@ -13,6 +13,7 @@ const Samples = (async () => {
   const FIELDS = ["q", "answer", "source", "against", "relation", "task", "level", "outcome", "failure", "from", "to", "sort"];
   const RIGHT = 0.5;
   const SPARE_ROWS = 6;
+  const CHUNKS_AT_ONCE = 8;
   const RELATIONS = {
     "": "all questions of both",
     won: "wrong in A, right in B",
@@ -137,26 +138,34 @@ const Samples = (async () => {
 
   let searches = 0;
 
-  // Reads all chunks once, and shows how far it is. A newer search ends it.
+  // Reads all chunks once, some at a time, and shows how far it is. A newer search ends it.
   const searched = async (candidates, values) => {
     searches += 1;
     const turn = searches;
     const words = values.q.toLowerCase();
     if (!words && !values.answer) return candidates;
-    const kept = [];
-    let number = -1;
-    let chunk = null;
+    const byChunk = new Map();
     for (const row of candidates) {
-      const question = index.owner[row[0]];
-      if (questions.chunk[question] !== number) {
-        number = questions.chunk[question];
-        chunk = await Store.loadOnce(number);
-        if (turn !== searches) return null;
-        count.textContent = `searching, ${kept.length.toLocaleString("en")} found`;
-      }
-      const texts = chunk[index.inChunk[question]];
-      const isFound = row.some((sample) => matches(texts, texts.samples[sample - index.first[question]], words, values.answer));
-      if (isFound) kept.push(row);
+      const chunk = questions.chunk[index.owner[row[0]]];
+      if (!byChunk.has(chunk)) byChunk.set(chunk, []);
+      byChunk.get(chunk).push(row);
+    }
+    const numbers = [...byChunk.keys()];
+    const kept = [];
+    for (let start = 0; start < numbers.length; start += CHUNKS_AT_ONCE) {
+      const some = numbers.slice(start, start + CHUNKS_AT_ONCE);
+      const chunks = await Promise.all(some.map(Store.loadOnce));
+      if (turn !== searches) return null;
+      some.forEach((number, place) => {
+        for (const row of byChunk.get(number)) {
+          const question = index.owner[row[0]];
+          const texts = chunks[place][index.inChunk[question]];
+          const ownOf = (sample) => texts.samples[sample - index.first[question]];
+          if (row.some((sample) => matches(texts, ownOf(sample), words, values.answer))) kept.push(row);
+        }
+      });
+      const share = Math.round((100 * (start + some.length)) / numbers.length);
+      count.textContent = `searching: ${share}%, ${kept.length.toLocaleString("en")} found`;
     }
     return kept;
   };
@@ -389,4 +398,7 @@ const Samples = (async () => {
     openRow(Number(opened));
     move(Number(opened));
   }
-})();
+})().catch((error) => {
+  document.getElementById("count").textContent = `This browser cannot show the samples: ${error.message}`;
+  throw error;
+});
