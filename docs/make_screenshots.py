@@ -1,7 +1,7 @@
 """Take the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
-The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with six
-tasks, its dumps, three evaluations during its training, and those before and after it (step-0 and step-147). One
+The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with
+six tasks, its dumps, three evaluations during its training, and those before and after it (step-0 and step-147). One
 picture is of the top of the page with light colours, the other of the samples with dark colours. With `--look PAGE ...`
 the script takes pictures of other pages, 420, 1400 and 2200 pixels wide. It exits with 1 and a list if an element is
 wider than the window.

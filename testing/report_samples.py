@@ -230,9 +230,7 @@ class Page(HTMLParser):
             known |= {"question": question["question"], "expected": question["expected"]}
             for sample in question["samples"]:
                 own = {name: column[len(found)] for name, column in samples.items()}
-                own |= {"source": index["sources"][own["source"]], "outcome": index["outcomes"][own["outcome"]]}
-                own |= {"failure": index["failures"][own["failure"]], "task": index["tasks"][known["task"]]}
-                found.append({**known, **sample, **own})
+                found.append({**known, **sample, **own, "source": index["sources"][own["source"]]})
         return found
 
 

@@ -58,18 +58,6 @@ class Comparison:
     notes: list[str]
 
     @property
-    def distinct_measures(self) -> list[tuple[list[str], DifferenceRow]]:
-        """The measures with their names. Measures with equal figures are one."""
-        found: list[tuple[list[str], DifferenceRow]] = []
-        for row in self.measures:
-            same = [names for names, known in found if known.difference == row.difference and known.first == row.first]
-            if same:
-                same[0].append(row.name)
-            else:
-                found.append(([row.name], row))
-        return found
-
-    @property
     def questions_to_show(self) -> int:
         """Approximate number of questions that would show a difference in accuracy of this size."""
         difference = self.measures[0].difference

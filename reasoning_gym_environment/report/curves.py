@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, correct, exact
 from ..storage.lines import UNKNOWN, DumpedGroup
 from .load import GRADED, Evaluation, LoadedRun
+from .samples import columns_of
 
 Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
 Columns: TypeAlias = dict[str, list[Any]]
@@ -43,19 +44,15 @@ def run_curves(run: LoadedRun) -> dict[str, Any]:
     by_task: dict[str, list[DumpedGroup]] = {}
     for group in run.groups:
         by_task.setdefault(group.task, []).append(group)
-    tasks = {task: columns_of(groups, MOST_TASK_BINS) for task, groups in sorted(by_task.items()) if task != UNKNOWN}
-    return {"name": run.name, "isProcess": run.is_process, "all": columns_of(run.groups, MOST_BINS), "tasks": tasks}
+    tasks = {task: curves_of(groups, MOST_TASK_BINS) for task, groups in sorted(by_task.items()) if task != UNKNOWN}
+    return {"name": run.name, "isProcess": run.is_process, "all": curves_of(run.groups, MOST_BINS), "tasks": tasks}
 
 
-def columns_of(groups: Sequence[DumpedGroup], most: int) -> Columns:
+def curves_of(groups: Sequence[DumpedGroup], most: int) -> Columns:
     """The values of the groups in at most `most` bins of about the same size, a column for each curve."""
     count = max(1, min(most, len(groups) // SMALLEST_BIN))
     edges = [number * len(groups) // count for number in range(count + 1)]
-    columns: Columns = {}
-    for start, end in pairwise(edges):
-        for name, value in bin_of(groups[start:end]).items():
-            columns.setdefault(name, []).append(None if value is None else round(value, 4))
-    return columns
+    return columns_of(bin_of(groups[start:end]) for start, end in pairwise(edges))
 
 
 def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
@@ -86,7 +83,7 @@ def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
 def _mean(values: Iterable[float | None]) -> float | None:
     """The mean of the known values."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return round(sum(known) / len(known), 4) if known else None
 
 
 # --- the evaluations of a run over the trainer's steps

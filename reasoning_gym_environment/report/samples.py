@@ -12,11 +12,12 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..scoring.extraction import split_thinking
 from ..storage.append_log import read_object
@@ -44,7 +45,6 @@ class AskedQuestion:
     """One question and its samples, each with the number of its source. `step` is that of a group of training."""
 
     task: str
-    category: str
     level: float | None
     item: Any
     step: float | None = None
@@ -89,8 +89,7 @@ def questions_of(sources: Sources) -> Iterator[AskedQuestion]:
 
 
 def _question(sample: Sample) -> AskedQuestion:
-    category = str(sample.get("category") or "")
-    return AskedQuestion(str(sample["task"]), category, sample.get("level"), sample.get("index"))
+    return AskedQuestion(str(sample["task"]), sample.get("level"), sample.get("index"))
 
 
 def select(questions: Sequence[AskedQuestion], limit: int) -> list[AskedQuestion]:
@@ -119,27 +118,46 @@ def encode(sources: Sources, limit: int) -> SampleBlocks:
     """The blocks with at most `limit` samples. Raises OSError if a file has gone."""
     questions = list(questions_of(sources))
     total = sum(len(question.samples) for question in questions)
-    index = _Index(source_names(sources), [evaluation.step for evaluation in sources.evaluations])
+    # All rollouts of a group are in one line.
+    rollouts_at = lru_cache(maxsize=1)(_rollouts_at)
+    question_rows = []
+    sample_rows = []
     chunks: list[str] = []
     texts: list[dict[str, Any]] = []
     chunk_size = 0
     size = 0
-    with _Files() as files:
-        for question in select(questions, limit):
-            if size > TOTAL_LIMIT:
-                break
-            text, length = _texts_of(question, files)
-            size += length
-            chunk_size += length
-            index.add(question, len(chunks))
-            texts.append(text)
-            if chunk_size >= CHUNK_SIZE:
-                chunks.append(block(texts))
-                texts = []
-                chunk_size = 0
+    for question in select(questions, limit):
+        if size > TOTAL_LIMIT:
+            break
+        question_rows.append(_question_row(question, len(chunks)))
+        sample_rows += [_sample_row(source, sample) for source, sample in question.samples]
+        found = _texts_of(question, rollouts_at)
+        length = _length(found)
+        size += length
+        chunk_size += length
+        texts.append(found)
+        if chunk_size >= CHUNK_SIZE:
+            chunks.append(block(texts))
+            texts = []
+            chunk_size = 0
     if texts:
         chunks.append(block(texts))
-    return SampleBlocks(block(index.columns()), chunks, len(index.samples["source"]), total)
+    index = {
+        "sources": source_names(sources),
+        "steps": [evaluation.step for evaluation in sources.evaluations],
+        "questions": columns_of(question_rows),
+        "samples": columns_of(sample_rows),
+    }
+    return SampleBlocks(block(index), chunks, len(sample_rows), total)
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of all rows by name. All rows have the same names."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return columns
 
 
 def block(value: Any) -> str:
@@ -150,67 +168,29 @@ def block(value: Any) -> str:
     return base64.b64encode(zlib.compress(data, 5)).decode("ascii")
 
 
-# --- the index
+# --- the index: what the page filters and sorts by
 
 
-class _Names:
-    """Numbers texts in the order in which they come."""
+def _question_row(question: AskedQuestion, chunk: int) -> dict[str, Any]:
+    return {
+        "task": question.task,
+        "level": question.level,
+        "item": question.item,
+        "step": question.step,
+        "count": len(question.samples),
+        "chunk": chunk,
+    }
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.numbers = {name: number for number, name in enumerate(names)}
 
-    def number(self, name: str) -> int:
-        return self.numbers.setdefault(name, len(self.numbers))
-
-
-class _Index:
-    """What the page filters and sorts by: a column of numbers for each property of questions and samples."""
-
-    def __init__(self, sources: Sequence[str], steps: Sequence[int | None]) -> None:
-        self.sources = list(sources)
-        self.steps = list(steps)
-        self.tasks = _Names()
-        self.categories: dict[str, str] = {}
-        self.outcomes = _Names()
-        self.failures = _Names([""])
-        self.questions: dict[str, list[Any]] = {}
-        self.samples: dict[str, list[Any]] = {"source": []}
-
-    def add(self, question: AskedQuestion, chunk: int) -> None:
-        self.categories[question.task] = question.category
-        values = {
-            "task": self.tasks.number(question.task),
-            "level": question.level,
-            "item": question.item,
-            "step": question.step,
-            "count": len(question.samples),
-            "chunk": chunk,
-        }
-        for name, value in values.items():
-            self.questions.setdefault(name, []).append(value)
-        for source, sample in question.samples:
-            score = sample["score"]
-            values = {
-                "source": source,
-                "outcome": self.outcomes.number(outcome_of(sample)),
-                "failure": self.failures.number(failure_of(sample)),
-                "score": None if score is None else round(float(score), 4),
-                "tokens": sample.get("num_completion_tokens"),
-            }
-            for name, value in values.items():
-                self.samples.setdefault(name, []).append(value)
-
-    def columns(self) -> dict[str, Any]:
-        return {
-            "sources": self.sources,
-            "steps": self.steps,
-            "tasks": list(self.tasks.numbers),
-            "categories": [self.categories[task] for task in self.tasks.numbers],
-            "outcomes": list(self.outcomes.numbers),
-            "failures": list(self.failures.numbers),
-            "questions": self.questions,
-            "samples": self.samples,
-        }
+def _sample_row(source: int, sample: Sample) -> dict[str, Any]:
+    score = sample["score"]
+    return {
+        "source": source,
+        "outcome": outcome_of(sample),
+        "failure": failure_of(sample),
+        "score": None if score is None else round(float(score), 4),
+        "tokens": sample.get("num_completion_tokens"),
+    }
 
 
 def outcome_of(sample: Sample) -> str:
@@ -231,45 +211,21 @@ def failure_of(sample: Sample) -> str:
 # --- texts
 
 
-class _Files:
-    """Reads lines of files, and keeps the last line, because all rollouts of a group are in one line."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._file: IO[bytes] | None = None
-        self._start = -1
-        self._rollouts: Sequence[Sample] = ()
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def read(self, place: Place) -> Sample:
-        """The rollout as its file has it."""
-        if place.file != self._path:
-            if self._file is not None:
-                self._file.close()
-            self._file = place.file.open("rb")
-            self._path = place.file
-            self._start = -1
-        if place.start != self._start:
-            assert self._file is not None
-            self._file.seek(place.start)
-            record = read_object(self._file.readline())
-            self._rollouts = [record] if "question" in record else group_in(record).rollouts
-            self._start = place.start
-        return self._rollouts[place.number]
+def _rollouts_at(file: Path, start: int) -> Sequence[Sample]:
+    """All rollouts in the line that starts at this byte, with their texts."""
+    with file.open("rb") as opened:
+        opened.seek(start)
+        record = read_object(opened.readline())
+    return [record] if "question" in record else group_in(record).rollouts
 
 
-def _texts_of(question: AskedQuestion, files: _Files) -> tuple[dict[str, Any], int]:
-    """The texts of a question and its samples, and the number of their characters."""
+def _texts_of(question: AskedQuestion, rollouts_at: Callable[[Path, int], Sequence[Sample]]) -> dict[str, Any]:
+    """The texts of a question and its samples."""
     first: dict[str, Any] = {}
     samples = []
     for _, sample in question.samples:
-        texts = files.read(sample["place"])
+        place: Place = sample["place"]
+        texts = rollouts_at(place.file, place.start)[place.number]
         prompt = _prompt_of(texts)
         if not first:
             first = {
@@ -286,8 +242,7 @@ def _texts_of(question: AskedQuestion, files: _Files) -> tuple[dict[str, Any], i
         if prompt != first["prompt"]:
             shown["prompt"] = prompt
         samples.append(shown)
-    found = {**first, "samples": samples}
-    return found, _length(found)
+    return {**first, "samples": samples}
 
 
 def _prompt_of(texts: Sample) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.curves import columns_of
+from reasoning_gym_environment.report.curves import curves_of
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main, write_page
 from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, dumped_scopes, policy, render, shown
@@ -149,7 +149,7 @@ def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path:
 def test_every_point_of_a_curve_covers_at_least_four_groups(groups: int, bins: int, tmp_path: Path) -> None:
     dumped = [group_line("a_task", number, 1, [1.0] * 8, Random(1)) for number in range(groups)]
     [run] = load([write_lines(tmp_path / "run.jsonl", dumped)]).runs
-    counts = columns_of(run.groups, 40)["groups"]
+    counts = curves_of(run.groups, 40)["groups"]
     assert sum(counts) == groups and len(counts) == bins
     assert min(counts) >= min(4, groups)
 
@@ -350,7 +350,7 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
     for name, part in (("rollouts_r_0000", lines[1::2]), ("FAILED_rollouts_r_0000", lines[::2])):
         write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
     [run] = load([tmp_path]).runs
-    columns = columns_of(run.groups, 40)
+    columns = curves_of(run.groups, 40)
     assert (columns["item"], columns["groups"]) == ([115.0, 155.0, 195.0], [4, 4, 4])
     told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, None, 0.0], "tokens": [20.0, None, 20.0]}
     told |= {"staleness": [0.75, 1.0, 1.25], "step": [2.25, 6.5, 10.75]}

@@ -19,12 +19,30 @@ const Store = (() => {
     return new Response(stream).json();
   };
 
+  // A column of texts as numbers, and the different texts.
+  const numbered = (texts) => {
+    const numbers = new Map();
+    const column = texts.map((text) => {
+      if (!numbers.has(text)) numbers.set(text, numbers.size);
+      return numbers.get(text);
+    });
+    return { names: [...numbers.keys()], column };
+  };
+
   // Resolves to { sources, tasks, outcomes, failures, questions, samples } with columns, and with the links between them.
   const open = async () => {
     const index = await decode("index");
     const { questions, samples } = index;
-    const asked = questions.count ? questions.count.length : 0;
-    const total = samples.source.length;
+    const numberTexts = (table, name) => {
+      const { names, column } = numbered(table[name] || []);
+      table[name] = column;
+      return names;
+    };
+    index.tasks = numberTexts(questions, "task");
+    index.outcomes = numberTexts(samples, "outcome");
+    index.failures = numberTexts(samples, "failure");
+    const asked = questions.task.length;
+    const total = samples.outcome.length;
     // The question of each sample, the first sample of each question, and its place in its chunk.
     index.owner = new Int32Array(total);
     index.first = new Int32Array(asked + 1);
