@@ -4,7 +4,10 @@ models, some of whose completions attack the reader.
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import zlib
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -47,7 +50,7 @@ def write_results(
     samples = []
     published = published_scores("easy")["qwen/qwq-32b"]
     for task in sorted(published)[::2][:tasks]:
-        rate = min(0.98, published[task].mean_score + gain)
+        rate = min(0.98, max(0.0, published[task].mean_score + gain))
         for index in range(per_task):
             chance = Random(f"{task} {index}").betavariate(0.2 + 2 * rate, 0.2 + 2 * (1 - rate))
             for attempt in range(ATTEMPTS):
@@ -95,7 +98,8 @@ def talk(question: str, reply: str) -> list[dict[str, str]]:
 def attacked(line: dict[str, Any], attack: str) -> dict[str, Any]:
     """The line with the attack in every text that a model or a file could have brought."""
     messages = [*line["messages"][:2], {"role": "assistant", "content": f"<think>{attack}</think>{attack}"}]
-    return {**line, "messages": messages, "question": attack, "gold_answer": attack, "model_parsed": attack}
+    texts = {"question": attack, "question_digest": attack, "gold_answer": attack, "model_parsed": attack}
+    return {**line, "messages": messages, **texts}
 
 
 def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = "") -> Path:
@@ -113,6 +117,35 @@ def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = 
     path = folder / "reasoning_gym_environment_rollouts_run_0000.jsonl"
     write_lines(path, lines)
     return path
+
+
+def write_run(folder: Path, *, groups: int = 600, tasks: int = 12, evaluations: int = 5, seed: int = 3) -> Path:
+    """The folder of a run that learns: its dumps, and an evaluation every few steps in `evals/step-N`."""
+    random = Random(seed)
+    names = sorted(published_scores("easy")["qwen/qwq-32b"])[::2][:tasks]
+    steps = groups // 4
+    lines = []
+    for index in range(groups):
+        place = index % len(names)
+        # One task is stuck, one is solved, one falls; the others rise at their own pace.
+        pace = (0.0, 0.0, -0.2, *[0.1 + 0.7 * number / len(names) for number in range(len(names))])[place]
+        chance = min(1.0, max(0.0, (0.0, 1.0, 0.6, *[0.2] * len(names))[place] + pace * index / groups))
+        scores = [float(random.random() < chance) for _ in range(8)]
+        line = group_line(
+            names[place], index, min(4, int(5 * pace * index / groups)) if pace > 0 else 0, scores, random
+        )
+        times = {"sampled_at_step": index // 4, "scored_at_step": index // 4 + 1, "written_at": 1.79e9 + 9.0 * index}
+        lines.append({**line, **times})
+    write_lines(folder / "reasoning_gym_environment_rollouts_run_0000.jsonl", lines)
+    for number in range(evaluations):
+        step = number * steps // (evaluations - 1)
+        gain = 0.3 * number / (evaluations - 1) - 0.25
+        results = write_results(
+            folder / f"evals/step-{step}", tasks=tasks, per_task=8, seed=number, gain=gain, attacks=False
+        )
+        moment = 1.79e9 + 36.0 * step
+        os.utime(results / "samples.jsonl", (moment, moment))
+    return folder
 
 
 def group_line(task: str, index: int, level: int, scores: list[float], random: Random) -> dict[str, Any]:
@@ -173,10 +206,32 @@ class Page(HTMLParser):
     def ids(self) -> set[str | None]:
         return {attributes.get("id") for _, attributes in self.elements}
 
+    def block(self, name: str) -> Any:
+        """The content of the compressed block with this id."""
+        [data] = [text for attributes, text in self.scripts if attributes.get("id") == name]
+        return json.loads(zlib.decompress(base64.b64decode(data)))
+
+    @property
+    def curves(self) -> dict[str, Any]:
+        [data] = [text for attributes, text in self.scripts if attributes.get("id") == "curve-data"]
+        return dict(json.loads(data))
+
     @property
     def rollouts(self) -> list[dict[str, Any]]:
-        [data] = [text for attributes, text in self.scripts if attributes.get("id") == "data"]
-        return list(json.loads(data))
+        """The samples of the page, each with the properties and texts of its question."""
+        index = self.block("index")
+        questions, samples = index["questions"], index["samples"]
+        texts = []
+        for chunk in range(1 + max(questions.get("chunk", [-1]))):
+            texts += self.block(f"chunk-{chunk}")
+        found = []
+        for number, question in enumerate(texts):
+            known = {name: column[number] for name, column in questions.items()}
+            known |= {"question": question["question"], "expected": question["expected"]}
+            for sample in question["samples"]:
+                own = {name: column[len(found)] for name, column in samples.items()}
+                found.append({**known, **sample, **own, "source": index["sources"][own["source"]]})
+        return found
 
 
 def evaluation(folder: Path, **fields: Any) -> Evaluation:

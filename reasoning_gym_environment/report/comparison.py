@@ -1,23 +1,18 @@
-"""Compares two evaluations, and sums up all sources of a report in words."""
+"""Compares two evaluations of the same questions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeAlias
 
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.published import PublishedTable
 from ..evaluation.results import (
-    EvalResults,
     EvalSample,
     Measure,
-    ScopeResult,
     as_questions,
     by_question,
     correct,
@@ -25,14 +20,8 @@ from ..evaluation.results import (
     grouped,
     score_of,
 )
-from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
-from ..storage.lines import DumpedGroup
-from .load import GRADED, RELEASES, SAMPLED, Evaluation, LoadedRun
-
-FEW = 20
-"""A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
-
-Evaluated: TypeAlias = Sequence[tuple[Evaluation, EvalResults]]
+from ..evaluation.statistics import Estimate, Question, paired_difference, share
+from .load import GRADED, RELEASES, SAMPLED, Evaluation
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -82,14 +71,14 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     _check_comparable(first, second)
     measures = []
     for name, measure in (("accuracy", correct), ("exact", exact), ("mean score", score_of)):
-        row = _difference(name, first.samples, second.samples, measure)
+        row = difference_of(name, first.samples, second.samples, measure)
         if row is None:
             raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
         measures.append(row)
     tasks = []
     second_by_task = dict(grouped(second.samples, "task"))
     for task, samples in grouped(first.samples, "task"):
-        row = _difference(task, samples, second_by_task.get(task, []), correct)
+        row = difference_of(task, samples, second_by_task.get(task, []), correct)
         if row is not None:
             tasks.append(row)
     tasks.sort(key=lambda row: (-row.difference.value, row.name))
@@ -136,7 +125,7 @@ def _scored(samples: Iterable[EvalSample], measure: Measure) -> dict[Hashable, Q
     return {key: question for key, question in zip(groups, questions, strict=True) if question.values}
 
 
-def _difference(
+def difference_of(
     name: str,
     first_samples: Iterable[EvalSample],
     second_samples: Iterable[EvalSample],
@@ -153,30 +142,6 @@ def _difference(
     return DifferenceRow(name, before, after, difference)
 
 
-# --- sentences
-
-
-def verdicts(
-    comparison: Comparison | None,
-    published: Sequence[PublishedTable],
-    evaluations: Evaluated,
-    runs: Sequence[LoadedRun],
-) -> list[str]:
-    """The sentences at the top of the page, as plain text that the page must escape. Comparisons come first."""
-    described = []
-    if comparison is None:
-        for evaluation, results in evaluations:
-            described.append((evaluation.name, results, best_and_worst(results)))
-    template = templates().get_template("verdict.txt.j2")
-    text = template.render(
-        comparison=comparison,
-        published=published,
-        evaluations=described,
-        runs=[(run, change_of(run.groups)) for run in runs],
-    )
-    return [line for line in text.split("\n") if line.strip()]
-
-
 def templates() -> jinja2.Environment:
     """The templates of the page. HTML templates escape every value, and templates of sentences do not."""
     return jinja2.Environment(
@@ -186,61 +151,3 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def best_and_worst(results: EvalResults) -> list[tuple[float, str]]:
-    """The lowest and the highest accuracy with their names, among categories, or among tasks if there are under three.
-
-    Empty if there are fewer than two.
-    """
-    ranked = _ranked(results.categories)
-    if len(ranked) < 3:
-        ranked = _ranked(results.tasks)
-    if len(ranked) < 2:
-        return []
-    return [ranked[0], ranked[-1]]
-
-
-def _ranked(scopes: Iterable[ScopeResult]) -> list[tuple[float, str]]:
-    """Accuracies in rising order, of scopes with at least FEW questions."""
-    accuracies = []
-    for scope in scopes:
-        if scope.accuracy and scope.accuracy.questions >= FEW:
-            accuracies.append((scope.accuracy.value, scope.name))
-    return sorted(accuracies)
-
-
-def change_of(groups: Sequence[DumpedGroup]) -> dict[str, Any]:
-    """The share of right answers of a run, and the change of its reward from its first quarter of groups to its last.
-
-    `groups` are in order. `change` is None if a quarter has fewer than ten groups, which are too few to show a change.
-    """
-    scores = []
-    for group in groups:
-        scores += [correct(rollout) for rollout in group.rollouts if rollout["score"] is not None]
-    right = fmean(scores) if scores else None
-    size = len(groups) // 4
-    if size < 10:
-        return {"right": right, "change": None}
-    first = _mean_reward(groups[:size])
-    last = _mean_reward(groups[-size:])
-    levels = [_mean_level(groups[:size]), _mean_level(groups[-size:])]
-    return {
-        "right": right,
-        "first": first.value,
-        "last": last.value,
-        "change": last.value - first.value,
-        "half": math.hypot(first.high - first.value, last.high - last.value),
-        "levels": [level for level in levels if level is not None],
-    }
-
-
-def _mean_reward(groups: Sequence[DumpedGroup]) -> Estimate:
-    mean = mean_of(Question(None, (fmean(group.rewards),)) for group in groups)
-    assert mean is not None, "there are groups"
-    return mean
-
-
-def _mean_level(groups: Sequence[DumpedGroup]) -> float | None:
-    levels = [group.level for group in groups if group.level is not None]
-    return fmean(levels) if levels else None

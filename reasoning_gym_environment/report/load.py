@@ -2,9 +2,7 @@
 
 Every line shows which of these it is. Groups become samples like the samples of an evaluation, so that the rest of the
 report handles one kind of rollout. The report counts malformed lines and skips them. Dumps can be larger than the
-memory, so the texts of a rollout stay in its file until the page needs them: `place` says where they are. The last
-section of this module selects the rollouts for the page, shortens them, and encodes them as JSON that cannot run as
-script.
+memory, so the texts of a rollout stay in its file until the page needs them: `place` says where they are.
 """
 
 from __future__ import annotations
@@ -12,11 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,16 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.runner import METRICS, SAMPLES
-from ..scoring.extraction import split_thinking
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DUMP_NAME, ROLLOUTS, DumpedGroup, files_of, group_in
-from ..thinking import strip_markers
 
 logger = logging.getLogger(__name__)
 
 PROCESS = "process"
 """The kind of a file of `process`. Dumps have the two kinds of storage/lines.py."""
+
+STEP_FOLDER = re.compile(r"step-(?P<step>\d+)")
+"""Name of a folder in which `serve` leaves an evaluation during training."""
 
 SAMPLED = {
     "temperature": "temperature",
@@ -74,6 +74,19 @@ class Evaluation:
     date: str = ""
     """Time of the last change of its file, as text."""
     file: Path = Path()
+    seconds: float = 0.0
+    """The same time, in seconds since the epoch."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all evaluations of a run."""
+        return self.file.parent.parent
+
+    @property
+    def step(self) -> int | None:
+        """The trainer's step in the name of its folder, as `serve` writes it, or None."""
+        found = STEP_FOLDER.fullmatch(self.file.parent.name)
+        return int(found["step"]) if found else None
 
     @property
     def manifest(self) -> str:
@@ -134,6 +147,10 @@ def load(paths: Sequence[Path]) -> Sources:
     for run in sorted(runs.values(), key=lambda run: run.name):
         run.groups.sort(key=lambda group: group.index)
         sources.runs.append(run)
+    folders = list(dict.fromkeys(evaluation.file.parent.parent for evaluation in sources.evaluations))
+    sources.evaluations.sort(
+        key=lambda evaluation: (folders.index(evaluation.file.parent.parent), evaluation.step or 0)
+    )
     for name, count in sources.malformed.items():
         logger.warning("Skipping %d lines of %s that are neither results nor groups.", count, name)
     if not sources.evaluations and not sources.runs:
@@ -174,7 +191,7 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None
         model, parameters = _described(path.with_name(METRICS))
         source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
         name = _free_name(source, {evaluation.name for evaluation in sources.evaluations})
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(changed), resolved))
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(changed), resolved, changed))
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
@@ -221,12 +238,18 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
         is_sound = isinstance(sample["task"], str) and (score is None or 0.0 <= score <= 1.0)
         for name in ("native_score", "num_completion_tokens"):
             is_sound = is_sound and math.isfinite(sample.get(name) or 0)
-        _reply(sample)
+        reply_of(sample)
     except (LookupError, TypeError, OverflowError):
         is_sound = False
     if not is_sound:
         raise BrokenLineError("no sample of `evaluate`")
     return sample
+
+
+def reply_of(rollout: Mapping[str, Any]) -> str:
+    """The text of the model, or "" for a sample without a reply."""
+    last = rollout["messages"][-1]
+    return str(last["content"]) if last["role"] == "assistant" else ""
 
 
 def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -244,98 +267,3 @@ def _date(seconds: float) -> str:
     """A time since the epoch as text."""
     date = datetime.fromtimestamp(seconds, UTC)
     return date.strftime("%d %b %Y %H:%M UTC").lstrip("0")
-
-
-# --- the rollouts on the page
-
-
-TEXT_LIMIT = 12_000
-"""Maximum number of characters of one question, thinking, reply or answer on the page."""
-
-TOTAL_LIMIT = 20_000_000
-"""Maximum number of characters of all rollouts together."""
-
-
-def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """At most `limit` rollouts, taken in turn from each source, task and outcome, and the number of all rollouts."""
-    queues: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
-    for source, rollout in _all(sources):
-        kind = (source, str(rollout["task"]), str(rollout.get("outcome")))
-        queues.setdefault(kind, []).append((source, rollout))
-    kept: list[dict[str, Any]] = []
-    size = 0
-    in_turn = chain.from_iterable(zip_longest(*queues.values()))
-    for source, rollout in filter(None, in_turn):
-        record = _record(source, rollout)
-        texts = [value for value in record.values() if isinstance(value, str)]
-        size += sum(map(len, texts))
-        if len(kept) >= limit or size > TOTAL_LIMIT:
-            break
-        kept.append(record)
-    kept.sort(key=lambda record: (record["source"], record["task"], str(record["item"])))
-    return kept, sum(map(len, queues.values()))
-
-
-def as_inert_json(value: Any) -> str:
-    """JSON in ASCII without `<`, `>` and `&`, so that it can neither end a script element nor start a comment."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _all(sources: Sources) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All rollouts, each with the name of its source."""
-    for evaluation in sources.evaluations:
-        for sample in evaluation.samples:
-            yield evaluation.name, sample
-    for run in sources.runs:
-        for group in run.groups:
-            for rollout in group.rollouts:
-                yield run.name, rollout
-
-
-def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a rollout that the script of the page shows. Raises OSError if its file has gone."""
-    texts = _read_texts(rollout["place"])
-    thinking, reply = split_thinking(_reply(texts))
-    score = rollout["score"]
-    return {
-        "source": source,
-        "task": str(rollout["task"]),
-        "category": str(rollout.get("category") or ""),
-        "item": rollout.get("index", ""),
-        "level": rollout.get("level"),
-        "question": _cut(texts.get("question")),
-        "thinking": _cut(strip_markers(thinking)),
-        "reply": _cut(reply).strip(),
-        "answer": _cut(rollout.get("model_parsed")),
-        "expected": _cut(rollout.get("gold_answer")),
-        "score": None if score is None else round(float(score), 4),
-        "outcome": str(rollout.get("outcome") or ""),
-        "detail": str(rollout.get("format_failure") or rollout.get("unscored_reason") or ""),
-        "finish": str(rollout.get("finish_reason") or ""),
-        "tokens": rollout.get("num_completion_tokens"),
-    }
-
-
-def _read_texts(place: Place) -> Mapping[str, Any]:
-    """The rollout as its file has it."""
-    with place.file.open("rb") as file:
-        file.seek(place.start)
-        record = read_object(file.readline())
-    return record if "question" in record else group_in(record).rollouts[place.number]
-
-
-def _reply(rollout: Mapping[str, Any]) -> str:
-    """The text of the model, or "" for a sample without a reply."""
-    last = rollout["messages"][-1]
-    return str(last["content"]) if last["role"] == "assistant" else ""
-
-
-def _cut(value: Any) -> str:
-    if value is None:
-        return ""
-    text = str(value)
-    more = len(text) - TEXT_LIMIT
-    if more <= 0:
-        return text
-    return f"{text[:TEXT_LIMIT]} … [{more} characters more]"

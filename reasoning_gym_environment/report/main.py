@@ -1,8 +1,9 @@
-"""The command `report`: reads the files, compares on request, and writes the page."""
+"""The command `report`: reads the files, compares on request, and writes the page, or serves it during a run."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from ..evaluation.published import beside_published
 from ..evaluation.runner import METRICS
 from ..storage.lines import files_of
 from ..storage.whole_files import write_atomically
-from ..utils.terminal import check_file, not_negative, path_name
+from ..utils.terminal import check_file, not_negative, path_name, port
 from .comparison import compare
+from .live import HOST, LivePage, serve
 from .load import Evaluation, Sources, load
 from .page import render
 
@@ -26,7 +28,16 @@ def main(arguments: Sequence[str]) -> int:
     paths = list(options.compare or ()) + options.paths
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
+    if options.live:
+        return _serve(paths, options)
     check_file("--output", options.output, inputs=_inputs(paths))
+    size = _write(_page(paths, options), options.output)
+    print(f"{options.output} ({size / 1e3:,.0f} kB)")
+    return 0
+
+
+def _page(paths: Sequence[Path], options: argparse.Namespace) -> str:
+    """The page of the files that exist now. Raises EnvironmentSetupError."""
     sources = load(paths)
     if options.published and not sources.evaluations:
         raise EnvironmentSetupError("--published needs results of `evaluate`; there are only dumps.")
@@ -41,15 +52,27 @@ def main(arguments: Sequence[str]) -> int:
             name = evaluation.model or evaluation.name
             preset = evaluation.parameters.get("eval_complexity", "unknown")
             published.append(beside_published(name, evaluation.samples, preset))
-    page = render(
+    return render(
         sources,
         title=options.title,
         max_rollouts=options.max_rollouts,
         comparison=comparison,
         published=published,
+        is_live=options.live,
     )
-    size = _write(page, options.output)
-    print(f"{options.output} ({size / 1e3:,.0f} kB)")
+
+
+def _serve(paths: Sequence[Path], options: argparse.Namespace) -> int:
+    """Serve the page until the user stops the command. Raises EnvironmentSetupError if the port is taken."""
+    page = LivePage(paths, lambda: _page(paths, options))
+    try:
+        server = serve(page, options.port)
+    except OSError as error:
+        raise EnvironmentSetupError(f"--port {options.port}: {error}. Name another port.") from error
+    with server:
+        print(f"http://{HOST}:{server.server_port} shows the run and follows it. Ctrl-C ends this command.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 
@@ -102,11 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--title", default="reasoning-gym report")
     add(
         "--max-rollouts",
-        default=1000,
+        default=10_000,
         type=not_negative,
         metavar="N",
-        help="rollouts to browse, at most (default: 1000)",
+        help="samples to browse, at most (default: 10000)",
     )
+    add("--live", action="store_true", help="serve the page on this machine, and refresh it while the run continues")
+    add("--port", default=8737, type=port, metavar="PORT", help="port of --live (default: 8737; 0: any free port)")
     return parser
 
 

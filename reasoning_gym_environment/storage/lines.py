@@ -259,6 +259,10 @@ class DumpedGroup:
     rollouts: tuple[dict[str, Any], ...]
     staleness: float | None = None
     """Steps of the trainer from the start of sampling to the score, or None if unknown."""
+    step: float | None = None
+    """The trainer's step when the group was scored, or None without a trainer."""
+    written_at: float | None = None
+    """Seconds since the epoch, or None if the file does not say when the group was written."""
 
     @property
     def has_signal(self) -> bool:
@@ -333,6 +337,8 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
         rewards=rewards,
         rollouts=tuple(samples),
         staleness=_staleness(record),
+        step=_number(record.get("scored_at_step")),
+        written_at=_number(record.get("written_at")),
     )
 
 

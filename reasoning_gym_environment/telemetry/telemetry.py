@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
@@ -469,7 +470,7 @@ class RolloutDumps:
 
     def _append(self, group: Group, kind: str) -> None:
         """Raises OSError, and EnvironmentSetupError if another run writes to the file."""
-        record = dump_record(group, self._version)
+        record = {**dump_record(group, self._version), "written_at": round(time.time(), 1)}
         log = self._logs.get(kind) or self._open(kind)
         try:
             log.append(record)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.comparison import compare, verdicts
+from reasoning_gym_environment.report.comparison import compare
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main
-from reasoning_gym_environment.storage.lines import DumpedGroup
 from testing.report_samples import Page, evaluation, write_dump, write_everything, write_results
 
 
@@ -82,21 +81,6 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
         "Graded by different releases: reasoning-gym 0.1.25 against 0.1.26. To grade both by one release, use "
         "`regrade`."
     ]
-
-
-def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
-    [run] = load([write_dump(tmp_path, groups=400)]).runs
-
-    def verdict(groups: list[DumpedGroup]) -> str:
-        [sentence] = verdicts(None, [], [], [replace(run, groups=groups)])
-        return sentence
-
-    fell = verdict(run.groups)
-    assert "the reward fell from 0." in fell and "last quarter of 400 dumped groups" in fell
-    assert "the mean level from 0." in fell
-    assert "the reward rose from" in verdict(run.groups[::-1])
-    assert "no change is shown of the reward" in verdict([*run.groups[:40], *run.groups[:40]] * 2)
-    assert verdict(run.groups[:39]).endswith("For a change over the run they are too few.")
 
 
 def test_the_page_shows_yours_among_the_published_models(tmp_path: Path) -> None:

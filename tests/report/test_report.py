@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import os
 import re
 import resource
@@ -16,16 +15,11 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select
+from reasoning_gym_environment.report.curves import curves_of
+from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import (
-    dumped_scopes,
-    lines,
-    policy,
-    render,
-    run_section,
-    shown,
-)
+from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, dumped_scopes, policy, render, shown
+from reasoning_gym_environment.report.samples import TEXT_LIMIT, questions_of, select
 from reasoning_gym_environment.storage.lines import described
 from testing.report_samples import (
     ATTACKS,
@@ -59,25 +53,39 @@ def words_of(path: Path, **options: Any) -> str:
 
 
 def test_the_page_has_every_section_and_needs_nothing_from_outside(page: Page) -> None:
-    assert {"evaluation-1", "training", "rollouts", "filters", "list"} <= page.ids
+    assert {"evaluation-1", "training", "tasks", "samples", "filters", "table", "detail"} <= page.ids
     for tag, attributes in page.elements:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base"), (tag, attributes)
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         for name in ("src", "href", "xlink:href", "action"):
             assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
-    tags = [tag for tag, _ in page.elements]
-    assert (tags.count("script"), tags.count("style")) == (2, 1)
+    kinds = [attributes.get("type") for attributes, _ in page.scripts]
+    assert set(kinds) == {None, "application/json", "application/octet-stream"}
     assert {"accuracy", "pass@3", "unscored"} <= {line.strip() for line in page.text.splitlines()}
     assert ATTACKS[0] in page.text and ATTACKS[2] in page.text
 
 
-def test_the_policy_allows_our_script_alone_which_writes_text_only(page: Page) -> None:
-    [script] = [text for attributes, text in page.scripts if not attributes.get("type")]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def test_the_policy_allows_our_scripts_alone_which_write_text_only(page: Page) -> None:
+    scripts = [text for attributes, text in page.scripts if not attributes.get("type")]
     [allowed] = [a["content"] or "" for tag, a in page.elements if tag == "meta" and a.get("http-equiv")]
-    assert allowed == policy(script)
-    assert f"script-src 'sha256-{digest}';" in allowed and allowed.startswith("default-src 'none';")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|Function\(", script)
+    assert allowed == policy(scripts)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    sources = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    assert f"script-src {sources};" in allowed and allowed.startswith("default-src 'none';")
+    assert "connect-src" not in allowed
+    for script in scripts:
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", script)
+
+
+def test_the_library_of_charts_is_whole_and_has_its_licence() -> None:
+    assert (VENDOR / "uPlot.iife.min.js").read_bytes().startswith(b"/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+    # The file is as its author published it.
+    digest = hashlib.sha256((VENDOR / "uPlot.iife.min.js").read_bytes()).hexdigest()
+    assert digest == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f", (
+        "the file is as its author published it"
+    )
+    assert "MIT" in (VENDOR / "uPlot.LICENSE").read_text()
+    assert all(path.stat().st_size < 20_000 for path in STATIC.iterdir())
 
 
 def test_attacks_are_text_in_json_in_charts_and_in_rollouts(page: Page, tmp_path: Path) -> None:
@@ -116,7 +124,7 @@ def test_files_of_process_with_the_same_name_have_different_labels(tmp_path: Pat
     paths = [write_lines(tmp_path / folder / "run.jsonl", [line]) for folder in ("a", "b", "c/b")]
     sources = load(paths)
     assert {run.label for run in sources.runs} == {"run", "b/run", str(paths[2].with_suffix(""))}
-    rollouts, _ = select(sources, 99)
+    rollouts = Page(render(sources, title="t", max_rollouts=99)).rollouts
     assert len({rollout["source"] for rollout in rollouts}) == 3
 
 
@@ -141,33 +149,36 @@ def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path:
 def test_every_point_of_a_curve_covers_at_least_four_groups(groups: int, bins: int, tmp_path: Path) -> None:
     dumped = [group_line("a_task", number, 1, [1.0] * 8, Random(1)) for number in range(groups)]
     [run] = load([write_lines(tmp_path / "run.jsonl", dumped)]).runs
-    counts = [values["groups"] for values in run_section(run)["bins"]]
+    counts = curves_of(run.groups, 40)["groups"]
     assert sum(counts) == groups and len(counts) == bins
     assert min(counts) >= min(4, groups)
-
-
-def test_the_curve_of_negative_rewards_stays_in_its_box() -> None:
-    chart = lines("Reward", [0.0, 1.0, 2.0], [("reward", [-1.0, -0.5, 0.0])], is_share=True)
-    assert chart["series"] == [("reward", "M0.00,100.00h0L50.00,54.55L100.00,9.09")]
-    places = [place for place, _ in chart["y_ticks"]]
-    assert min(places) >= 0.0 and max(places) <= 100.0
-    assert "-100%" in [text for _, text in chart["y_ticks"]]
 
 
 # --- how much it holds
 
 
-def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_says_so(folder: Path) -> None:
+def test_a_long_list_of_samples_is_cut_evenly_and_a_note_says_so(folder: Path) -> None:
     sources = load([folder / "before", folder / "dumps"])
-    kept, total = select(sources, 60)
-    every, _ = select(sources, 9999)
-    assert (len(kept), len(every)) == (60, total)
+    every = Page(render(sources, title="t", max_rollouts=9999)).rollouts
+    page = Page(render(sources, title="t", max_rollouts=200))
+    kept = page.rollouts
+    assert 190 < len(kept) <= 200 < len(every)
     assert {rollout["source"].partition(",")[0] for rollout in kept} == {"before", "dumps run"}, (
         "a run has its folder's name"
     )
     assert {rollout["outcome"] for rollout in kept} == {rollout["outcome"] for rollout in every}
-    text = Page(render(sources, title="t", max_rollouts=60)).words
-    assert f"60 of {total} rollouts, taken in turn from every source, task and outcome" in text
+    assert f"{len(kept)} of {len(every)} samples, taken in turn from all sources, tasks and outcomes" in page.words
+
+
+def test_the_samples_of_a_question_stay_together_also_those_of_two_models(folder: Path) -> None:
+    sources = load([folder / "before", folder / "after", folder / "dumps"])
+    questions = list(questions_of(sources))
+    compared = [question for question in questions if len({source for source, _ in question.samples}) == 2]
+    assert sum(len(question.samples) == 6 for question in compared) >= 30, "three completions of each model"
+    for limit in (0, 1, 7, 100):
+        kept = select(questions, limit)
+        assert sum(len(question.samples) for question in kept) <= limit
+        assert all(question in questions for question in kept)
 
 
 def test_texts_stay_in_their_files_until_the_page_needs_them_and_long_ones_are_cut(folder: Path) -> None:
@@ -178,7 +189,7 @@ def test_texts_stay_in_their_files_until_the_page_needs_them_and_long_ones_are_c
     file.write_text("".join([*others, "\n", "{\n", long]), encoding="utf-8")
     sources = load([folder / "before", folder / "dumps"])
     assert "xxxxx" not in repr(sources) and "<think>" not in repr(sources)
-    every, _ = select(sources, 9999)
+    every = Page(render(sources, title="t", max_rollouts=9999)).rollouts
     [longest] = [rollout["question"] for rollout in every if rollout["question"].startswith("xxxxx")]
     assert longest.endswith("x … [5 characters more]") and len(longest) < TEXT_LIMIT + 40
     assert any(rollout["thinking"] for rollout in every)
@@ -308,7 +319,7 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
     shown_rollouts = [
         rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
     ]
-    assert [(rollout["score"], rollout["detail"]) for rollout in shown_rollouts] == [
+    assert [(rollout["score"], rollout["failure"]) for rollout in shown_rollouts] == [
         (1.0, ""),
         (0.0, ""),
         (None, "timeout"),
@@ -339,12 +350,9 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
     for name, part in (("rollouts_r_0000", lines[1::2]), ("FAILED_rollouts_r_0000", lines[::2])):
         write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
     [run] = load([tmp_path]).runs
-    section = run_section(run)
-    places = [(values["first"], values["last"], values["groups"]) for values in section["bins"]]
-    assert places == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
-    told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, math.nan, 0.0], "tokens": [20.0, math.nan, 20.0]}
-    told["staleness"] = [0.75, 1.0, 1.25]
+    columns = curves_of(run.groups, 40)
+    assert (columns["item"], columns["groups"]) == ([115.0, 155.0, 195.0], [4, 4, 4])
+    told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, None, 0.0], "tokens": [20.0, None, 20.0]}
+    told |= {"staleness": [0.75, 1.0, 1.25], "step": [2.25, 6.5, 10.75]}
     for name, values in told.items():
-        assert [row[name] for row in section["bins"]] == pytest.approx(values, nan_ok=True), name
-    assert [path.count("M") for _, path in section["charts"][0]["series"]] == [1, 2, 2], "a new stroke after the gap"
-    assert len(section["charts"]) == 6
+        assert columns[name] == values, name
