@@ -31,6 +31,8 @@ OPTIONS: dict[str, Any] = {
     "inference": lambda: 3.0,
     "trainer_step_s": 1.0,
     "watch_s": 10.0,
+    # The servers count training items only.
+    "num_eval_samples_per_task": 0,
 }
 
 

@@ -201,6 +201,7 @@ NOT_IN_GROUPS = {
     "debug_logging",
     "suppress_base_env_logs",
     "dump_rollouts",
+    "keep_for_report",
     "dump_failed_rollouts",
     "rollout_save_score_threshold",
     "data_dumps_dir",
