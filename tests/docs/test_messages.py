@@ -16,9 +16,9 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 PAGES = ("troubleshooting.md", "cold_start.md")
 BOLD = re.compile(r"\*\*[^*]+\*\*")
 ITALICS = re.compile(r"\*([^*\s][^*]*)\*")
-LOG_LINE = re.compile(r"^(?:WARNING|ERROR|INFO) +(.+)$", re.MULTILINE)
-GAP = re.compile(r"'\.\.\.'|\.\.\.|\d+")
-"""What stands for a value in a quoted message: three dots, in quotation marks or not, and a number."""
+LOG_LINE = re.compile(r"^(?:WARNING|ERROR|INFO) +(?:ALARM \w+: )?(.+)$", re.MULTILINE)
+GAP = re.compile(r"'\.\.\.'|\.\.\.|\d+%?")
+"""What stands for a value in a quoted message: three dots, in quotation marks or not, and a number or percentage."""
 
 
 def quoted_messages(page: str) -> Iterator[str]:
