@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from .bounded_eval import UnreadableTextError
 
@@ -205,46 +206,60 @@ def without_numbering(text: str) -> str:
 
 # --- LaTeX and HTML inside of an answer ---
 
-_LAYOUT = {
-    "[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+": r"^\g<0>",
-    "[₀₁₂₃₄₅₆₇₈₉]+": r"_\g<0>",
-    r"<sup>([-+\w]{1,20})</sup>": r"^\1",
-    r"<sub>([-+\w]{1,20})</sub>": r"_\1",
-    r"</?(?:br|li|ol|ul) ?/?>|\\\\|\\item(?![A-Za-z])": "\n",
-    r"\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}(?:\{[clr| ]{1,60}\})?|\\hline(?![A-Za-z])": "",
-    # Between a digit and three digits, a blank of LaTeX separates thousands.
-    r"(?<=\d)(?:\\[,;: ]|\\!\\,|\{\\,\})(?=\d{3}(?!\d))|\{,\}": ",",
-    r"\\!|\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])|&(?==)": "",
-    r"\\[,;: ]|\\(?:q?quad|(?:thin)?space)(?![A-Za-z])|(?<=,)~|(?<=\w)~(?=[\\(])": " ",
-    r"\\lbrack(?![A-Za-z])": "[",
-    r"\\rbrack(?![A-Za-z])": "]",
-    r"\\in(?![A-Za-z])": "∈",
-    r"\\(?:to|(?:long)?rightarrow|Rightarrow)(?![A-Za-z])": "→",
-    rf"\\(?:{_FONTS}) ?\{{([^{{}}]{{0,60}})\}}": r"\1",
-    r"\\([{}*_#%&$])": r"\1",
-    r"[ \t]+": " ",
-}
+
+def _compiled(notations: Mapping[str, str]) -> dict[re.Pattern[str], str]:
+    """An answer can have tens of thousands of cells, and `re.sub` would look each pattern up."""
+    return {re.compile(notation, re.ASCII): plain for notation, plain in notations.items()}
+
+
+_LAYOUT = _compiled(
+    {
+        "[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+": r"^\g<0>",
+        "[₀₁₂₃₄₅₆₇₈₉]+": r"_\g<0>",
+        r"<sup>([-+\w]{1,20})</sup>": r"^\1",
+        r"<sub>([-+\w]{1,20})</sub>": r"_\1",
+        r"</?(?:br|li|ol|ul) ?/?>|\\\\|\\item(?![A-Za-z])": "\n",
+        r"\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}(?:\{[clr| ]{1,60}\})?|\\hline(?![A-Za-z])": "",
+        # Between a digit and three digits, a blank of LaTeX separates thousands.
+        r"(?<=\d)(?:\\[,;: ]|\\!\\,|\{\\,\})(?=\d{3}(?!\d))|\{,\}": ",",
+        r"\\!|\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])|&(?==)": "",
+        r"\\[,;: ]|\\(?:q?quad|(?:thin)?space)(?![A-Za-z])|(?<=,)~|(?<=\w)~(?=[\\(])": " ",
+        r"\\lbrack(?![A-Za-z])": "[",
+        r"\\rbrack(?![A-Za-z])": "]",
+        r"\\in(?![A-Za-z])": "∈",
+        r"\\(?:to|(?:long)?rightarrow|Rightarrow)(?![A-Za-z])": "→",
+        rf"\\(?:{_FONTS}) ?\{{([^{{}}]{{0,60}})\}}": r"\1",
+        r"\\([{}*_#%&$])": r"\1",
+        r"[ \t]+": " ",
+    }
+)
 """What stands for plain blanks, lines, brackets, digits and indices -> the plain sign."""
 _PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
-_MATH = {
-    r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
-    r"[×·⋅∙•∗]|\\(?:times|cdot|ast)(?![A-Za-z])": "*",
-    r"÷|\\div(?![A-Za-z])": "/",
-    r"\*\*": "^",
-    # The blank keeps what follows the power out of it.
-    r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2 ",
-    r"([x*] ?)\((10 ?\^ ?[-+]?\d{1,4}) ?\)": r"\1\2",
-    r"\\(?:[cdt]|nice|s)?frac ?(?:(\d)|\{ ?([-+]?[\d,]{1,400}) ?\}) ?(?:(\d)|\{ ?([\d,]{1,400}) ?\})": r"(\1\2/\3\4)",
-    # Braces around a number change nothing, except beside another number or a name.
-    r"(?<![\w}^])\{ ?([-+]?[\d.]{1,40}) ?\}(?![\w{])": r"\1",
-}
+_MATH = _compiled(
+    {
+        r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
+        r"[×·⋅∙•∗]|\\(?:times|cdot|ast)(?![A-Za-z])": "*",
+        r"÷|\\div(?![A-Za-z])": "/",
+        r"\*\*": "^",
+        # The blank keeps what follows the power out of it.
+        r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2 ",
+        r"([x*] ?)\((10 ?\^ ?[-+]?\d{1,4}) ?\)": r"\1\2",
+        r"\\(?:[cdt]|nice|s)?frac ?(?:(\d)|\{ ?([-+]?[\d,]{1,400}) ?\}) ?"
+        r"(?:(\d)|\{ ?([\d,]{1,400}) ?\})": r"(\1\2/\3\4)",
+        # Braces around a number change nothing, except beside another number or a name.
+        r"(?<![\w}^])\{ ?([-+]?[\d.]{1,40}) ?\}(?![\w{])": r"\1",
+    }
+)
 
 
 def plain_text(answer: str) -> str:
     """The text without the markup around it, and without LaTeX and HTML that only lay it out."""
     text = strip_markup(answer)
+    if text.isascii() and text.isalnum():
+        # The cell of a grid, for example: there can be tens of thousands in an answer.
+        return text
     for notation, plain in _LAYOUT.items():
-        text = re.sub(notation, plain, text, flags=re.ASCII)
+        text = notation.sub(plain, text)
     return text.translate(_PLAIN_DIGITS).strip()
 
 
@@ -252,5 +267,5 @@ def plain_math(answer: str) -> str:
     """The plain text, with products as `*`, quotients as `/` and powers as `^`."""
     text = plain_text(answer)
     for notation, plain in _MATH.items():
-        text = re.sub(notation, plain, text, flags=re.ASCII)
+        text = notation.sub(plain, text)
     return text.strip()
