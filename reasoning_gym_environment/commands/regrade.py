@@ -388,4 +388,4 @@ def _show(tally: Tally) -> None:
 def _shown(figure: float | None) -> str:
     if figure is None:
         return "-"
-    return f"{figure:.4f}" if isinstance(figure, float) else str(figure)
+    return f"{figure:.1%}" if isinstance(figure, float) else str(figure)
