@@ -90,7 +90,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
     keep_for_report: Annotated[bool, SERVE] = False
     """Whether to keep in data_dumps_dir what `report` shows of a run: every twentieth group that is not saved
-    otherwise, and each evaluation, unless data_dir_to_save_evals is set.
+    otherwise (fewer in a long run), and each evaluation, unless data_dir_to_save_evals is set.
     """
     data_dumps_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
     """Folder for the files of dump_rollouts, dump_failed_rollouts and keep_for_report. Default: in a checkout, the

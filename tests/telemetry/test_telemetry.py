@@ -17,6 +17,7 @@ from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcomes,
     Telemetry,
     TrainMetrics,
+    is_sampled,
     outcome_without_signal,
 )
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -162,3 +163,24 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
     shares = {"category/games": 0.4 / 3, "level/2": 0.4 / 3, "outcome/correct": 0.4, "outcome/wrong": 0.0}
     assert {name: values[f"train_reward/{name}"] for name in parts | shares} == pytest.approx(parts | shares)
+
+
+def test_the_sample_of_a_run_grows_slowly() -> None:
+    kept = [number for number in range(400_000) if is_sampled(number)]
+    assert kept[:3] == [0, 20, 40]
+    assert len([number for number in kept if number < 20_000]) == 1000
+    assert 3000 < len(kept) < 4500
+
+
+async def test_the_sample_has_what_no_other_dump_has(tmp_path: Path, make_group: Any) -> None:
+    config = ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), keep_for_report=True, dump_failed_rollouts=True)
+    telemetry = Telemetry(config, "run", "0")
+    for index in range(41):
+        await telemetry.dump(make_group([1.0, 0.0], index=index))
+        failed = make_group([0.0, 0.0], index=100 + index)
+        await telemetry.dump_if_failed(failed)
+        await telemetry.dump(failed)
+    await telemetry.dumps.close()
+    sample = dumped(tmp_path, "*_sample_run_0000.jsonl")
+    assert [line["index"] for line in sample] == [0, 20, 40]
+    assert len(dumped(tmp_path, "*_FAILED_rollouts_run_0000.jsonl")) == 41
