@@ -1,10 +1,13 @@
 """Evaluate a model on held-out questions, which no training stream uses, and print confidence intervals."""
 
+import re
+
 from reasoning_gym_environment import HeldOut, Tasks
 
 
-def model(messages):  # Call your model here.
-    return "<answer>4</answer>"
+def model(messages):  # Call your model here. This one adds up the numbers of the question.
+    numbers = re.findall(r"-?\d+", messages[-1]["content"])
+    return f"<answer>{sum(map(int, numbers))}</answer>"
 
 
 with Tasks("category:arithmetic", exclude="gsm_symbolic") as tasks:
