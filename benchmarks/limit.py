@@ -32,7 +32,6 @@ import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import statistics
 import sys
@@ -46,6 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from run_parts.dumps import DumpCounter
+from run_parts.original import original_process
 from run_parts.phase import Phase, Plan
 from run_parts.trainer import Trainer
 
@@ -59,7 +59,6 @@ WARM = 0.1
 """Share of the groups that counts as start-up."""
 SETTLED_MB = 3
 """Samples at the end of which the median is the memory."""
-ORIGINAL = "original_environment"
 
 
 class OwnRun(Phase):
@@ -106,33 +105,19 @@ class OriginalRun(OwnRun):
     """`serve` of the original: no workers, settings of its own; it logs a line for each group that it scores."""
 
     def _processes(self, *addresses: Any) -> list[tuple[str, str, Sequence[str], dict[str, str]]]:
-        shutil.copy(ORIGINAL_SCRIPT[0], self._folder / f"{ORIGINAL}.py")
-        path = {"PYTHONPATH": str(self._folder)}
         own = super()._processes(*addresses)
         return [
-            (name, ORIGINAL, flags, path) if name == "serve-0" else (name, module, flags, env)
+            (name, *original_process(ORIGINAL_CHECKOUT[0], self._folder, flags))
+            if name == "serve-0"
+            else (name, module, flags, env)
             for name, module, flags, env in own
         ]
-
-    def _serve_arguments(self, *addresses: Any) -> list[str]:
-        mine = super()._serve_arguments(*addresses)
-        left_out = ("--env.include_tasks", "--env.data_dumps_dir")
-        flags = {name: value for name, value in zip(mine[1::2], mine[2::2], strict=True) if name not in left_out}
-        flags["--env.num_eval_samples_per_task"] = "1"
-        flags["--openai.tokenizer_name"] = flags["--env.tokenizer_name"]
-        if flags["--env.complexity_mode"] == "none":
-            # Which no flag can say.
-            del flags["--env.complexity_mode"]
-            config = self._folder / "original.yaml"
-            config.write_text("env:\n  complexity_mode: null\n")
-            flags["--config"] = str(config)
-        return ["serve", *(text for pair in flags.items() for text in pair)]
 
     def _counters(self) -> list[DumpCounter]:
         return [DumpCounter(self._folder, "serve-0.log", b"Group average score")]
 
 
-ORIGINAL_SCRIPT: list[Path] = []
+ORIGINAL_CHECKOUT: list[Path] = []
 
 
 def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
@@ -216,7 +201,7 @@ def main() -> None:
         # Some items depend on it, and the workers that made them have this one.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     if chosen.original:
-        ORIGINAL_SCRIPT.append(chosen.original.resolve() / "reasoning_gym_environment.py")
+        ORIGINAL_CHECKOUT.append(chosen.original.resolve())
     kept = chosen.folder and chosen.folder.resolve()
     with tempfile.TemporaryDirectory(prefix="limit-") as temporary:
         # The programs in some questions write files when they are run.

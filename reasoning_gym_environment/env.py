@@ -255,12 +255,14 @@ class ReasoningGymEnv(BaseEnv):
 
     async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
         """Keep some rollouts of a group for the table `train/rollouts`."""
+        group = None if item is None else group_of(item)
         rows = table_rows(
             scored_data,
             decode=partial(self.tokenizer.decode, skip_special_tokens=True),
+            completions=[] if group is None else [rollout.completion for rollout in group.rollouts],
             keep=self.config.num_rollouts_per_group_for_logging,
             expected_answer="" if item is None else item[1].get("answer"),
-            task="" if item is None else group_of(item).problem.task,
+            task="" if group is None else group.problem.task,
         )
         self.rollouts_for_wandb.append(rows)
         del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep or None]

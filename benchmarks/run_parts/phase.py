@@ -51,6 +51,7 @@ class Plan:
     latency_s: float
     settings: Sequence[str] = ()
     groups_per_batch: int = GROUPS_PER_BATCH
+    max_tokens: int = MAX_TOKENS
 
 
 class Phase:
@@ -83,9 +84,9 @@ class Phase:
                 watchers.append(fail_if_it_ends(process, name, log))
                 if name.startswith("serve"):
                     self._serving.append(process)
-            trainer = await stack.enter_async_context(
-                Trainer(addresses[0], self._folder / "checkpoints", self._plan.groups_per_batch)
-            )
+            plan = self._plan
+            trainer = Trainer(addresses[0], self._folder / "checkpoints", plan.groups_per_batch, plan.max_tokens)
+            self._trainer = await stack.enter_async_context(trainer)
             taking = asyncio.create_task(trainer.run())
             try:
                 await _first_of(self._watch(), taking, *watchers)
@@ -130,7 +131,7 @@ class Phase:
             "env.total_steps": 10**6,
             "env.group_size": GROUP_SIZE,
             "env.batch_size": GROUP_SIZE * self._plan.groups_per_batch,
-            "env.max_token_length": MAX_TOKENS,
+            "env.max_token_length": self._plan.max_tokens,
             "env.max_num_workers_per_node": WORKERS_PER_INSTANCE,
             "env.use_wandb": False,
             "env.dump_rollouts": True,

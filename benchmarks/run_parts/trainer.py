@@ -19,8 +19,15 @@ COUNT_EVERY_S = 0.5
 class Trainer:
     """`async with`; then `run` until cancelled, and `drain` when nobody sends any more."""
 
-    def __init__(self, api: str, checkpoints: Path, groups_per_batch: int = GROUPS_PER_BATCH) -> None:
+    def __init__(
+        self,
+        api: str,
+        checkpoints: Path,
+        groups_per_batch: int = GROUPS_PER_BATCH,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
         self._api = api
+        self._max_tokens = max_tokens
         self._checkpoints = checkpoints
         self._groups_per_batch = groups_per_batch
         self.batches = 0
@@ -75,7 +82,7 @@ class Trainer:
             "wandb_group": "soak",
             "wandb_project": "soak",
             "batch_size": GROUP_SIZE * self._groups_per_batch,
-            "max_token_len": MAX_TOKENS,
+            "max_token_len": self._max_tokens,
             "checkpoint_dir": str(self._checkpoints),
             "save_checkpoint_interval": STEPS_PER_CHECKPOINT,
             "starting_step": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 from ..run import Run
@@ -62,6 +63,8 @@ async def serve(env: Hooks) -> None:
     await register(env)
     await env.run.api.take_over_limits()
     await env.setup_wandb()
+    # What exists now lives until the end. To find that out again takes the collector a tenth of a second each time.
+    gc.freeze()
     loop = ServeLoop(env)
     try:
         await supervise(loop.run(), sign_off_predecessor(env.run))

@@ -161,8 +161,11 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a completion: without special tokens, but with the markers of its thinking."""
-        kept = [token for token in ids if token not in self._dropped]
+        dropped = self._dropped
+        kept = [token for token in ids if token not in dropped]
         skip = not self._keeps_special_tokens
+        if self._backend is not None:
+            return str(self._backend.decode(kept, skip_special_tokens=skip))
         return str(self._tokenizer.decode(kept, skip_special_tokens=skip, clean_up_tokenization_spaces=False))
 
     @property
@@ -170,14 +173,25 @@ class ChatTokenizer:
         """The token that ends a sequence; 0 if there is none."""
         return self._tokenizer.eos_token_id or 0
 
-    def known(self, ids: Sequence[Any]) -> list[int]:
+    def known(self, ids: list[Any]) -> list[int]:
         """The ids that the vocabulary has, in order. A completion can have tens of thousands."""
         vocabulary = self._vocabulary
+        if set(map(type, ids)) == {int} and vocabulary.issuperset(ids):
+            return ids
         return [token for token in ids if type(token) is int and token in vocabulary]
 
     @cached_property
     def _vocabulary(self) -> frozenset[int]:
         return frozenset(self._tokenizer.get_vocab().values())
+
+    @cached_property
+    def _backend(self) -> Any:
+        """What decodes for transformers, if that adds nothing but a look at the type of each token; else None."""
+        for name in ("decode", "_decode"):
+            method = getattr(type(self._tokenizer), name, None)
+            if not getattr(method, "__module__", "").startswith("transformers.tokenization_utils"):
+                return None
+        return getattr(self._tokenizer, "backend_tokenizer", None)
 
     @cached_property
     def _dropped(self) -> frozenset[int]:

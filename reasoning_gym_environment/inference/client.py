@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -195,7 +196,7 @@ class InferenceClient:
                 async with self.servers.turn(parameters.split, parameters.patience_s, failed=failed) as server:
                     sampled_at = step()
                     reply = await _reply_in_time(server, prompt, parameters)
-                    return self._completions_of(reply, server, prompt, parameters.split, sampled_at)
+                    return await self._completions_of(reply, server, prompt, parameters.split, sampled_at)
             except ServerBusyError as error:
                 self.events.note("requests_put_off", "requests put off, the server is busy", str(error))
             except RequestTimeoutError as error:
@@ -218,7 +219,7 @@ class InferenceClient:
 
     # --- the completions of an answer, checked
 
-    def _completions_of(
+    async def _completions_of(
         self,
         reply: Reply,
         server: ServerAdapter,
@@ -241,6 +242,8 @@ class InferenceClient:
                 self.events.note(name, what, f"{server.address}: {detail}")
             completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
+            # Long completions take milliseconds each. Other groups get their turn in between.
+            await asyncio.sleep(0)
         # The tokens of invalid completions are replaced, but they were generated.
         returned = sum(len(raw.ids) for raw in reply.completions)
         self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
@@ -312,10 +315,21 @@ async def _reply_in_time(server: ServerAdapter, prompt: Prompt, parameters: Requ
         ) from error
 
 
+def _are_plain(logprobs: list[Any]) -> bool:
+    """Whether all are numbers in the right range, without a look at each of them in Python."""
+    if not set(map(type, logprobs)) <= {float, int}:
+        return False
+    # The sum shows a NaN, with which no comparison means anything.
+    is_in_range = min(logprobs, default=0.0) > MINUS_INFINITY and max(logprobs, default=0.0) <= LARGEST_LOGPROB
+    return is_in_range and not math.isnan(sum(logprobs))
+
+
 def _problem_of(logprobs: list[Any], count: int) -> str:
     """What is wrong with the log probabilities of `count` tokens, or ""."""
     if len(logprobs) != count:
         return f"{len(logprobs)} log probabilities for {count} tokens"
+    if _are_plain(logprobs):
+        return ""
     for logprob in logprobs:
         is_number = isinstance(logprob, (int, float))
         if not (is_number and MINUS_INFINITY < logprob <= LARGEST_LOGPROB):

@@ -8,9 +8,11 @@ openai               /v1/chat/completions                                     no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
 from .chat_tokenizer import Prompt
@@ -103,7 +105,7 @@ class VllmAdapter(ServerAdapter):
             "logprobs": 0,
             "prompt": {"prompt_token_ids": prompt.tokens},
         }
-        return await self._read(f"{self.root}/generate", request, _of_lists)
+        return await self._read(f"{self.root}/generate", request, _of_lists, Lists)
 
     async def _complete(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
         """With the endpoint of stock vLLM."""
@@ -115,50 +117,79 @@ class VllmAdapter(ServerAdapter):
             "prompt": prompt.tokens,
             "return_token_ids": True,
         }
-        return await self._read(f"{self.root}/v1/completions", request, _of_choices)
+        return await self._read(f"{self.root}/v1/completions", request, _of_choices, Choices)
 
 
-def _of_lists(reply: Any) -> Reply:
-    """`logprobs` has, for each token of a completion, a list with a single mapping {token id: log probability}."""
+class Lists(msgspec.Struct):
+    """The reply of Atropos' server: one element of each list for each completion.
+
+    `logprobs` has, for each token, a list with a single mapping {token id: log probability}.
+    """
+
+    logprobs: list[list[Any]]
+    finish_reasons: list[Any]
+    token_ids: Any = None
+    text: Any = None
+
+
+def _of_lists(reply: Lists) -> Reply:
     completions = []
-    texts = _texts_in(reply.get("text"))
-    for row, reason in zip(reply["logprobs"], reply["finish_reasons"], strict=True):
-        ids = []
-        logprobs = []
-        for position in row:
-            [(token, logprob), *_] = position[0].items()
-            ids.append(int(token))
-            logprobs.append(logprob)
-        completions.append(RawCompletion(reason, ids, logprobs, reported_text=next(texts, None)))
+    number = len(reply.logprobs)
+    for row, reason, given_ids, text in zip(
+        reply.logprobs,
+        reply.finish_reasons,
+        _one_for_each(reply.token_ids, number),
+        _one_for_each(reply.text, number),
+        strict=True,
+    ):
+        has_ids = isinstance(given_ids, list) and len(given_ids) == len(row)
+        ids = given_ids if has_ids else [int(next(iter(position[0]), "none")) for position in row]
+        logprobs = [next(iter(position[0].values()), None) for position in row]
+        completions.append(RawCompletion(reason, ids, logprobs, reported_text=_text_or_none(text)))
     return Reply(completions)
 
 
-def _texts_in(given: Any) -> Iterator[str | None]:
-    texts = given if isinstance(given, list) else []
-    return (_text_or_none(text) for text in texts)
+def _one_for_each(given: Any, number: int) -> list[Any]:
+    """A list with one element for each completion, or with None if the server does not give it."""
+    return given if isinstance(given, list) and len(given) == number else [None] * number
 
 
 def _text_or_none(given: Any) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _of_choices(reply: Any) -> Reply:
+class Logprobs(msgspec.Struct):
+    token_logprobs: Any = None
+
+
+class Choice(msgspec.Struct):
+    finish_reason: Any = None
+    text: Any = None
+    token_ids: Any = None
+    logprobs: Logprobs | None = None
+    prompt_token_ids: Any = None
+
+
+class Choices(msgspec.Struct):
+    """The reply of stock vLLM, without the texts and the alternatives of each token, which are most of its bytes."""
+
+    choices: list[Choice]
+
+
+def _of_choices(reply: Choices) -> Reply:
     completions = []
-    choices = reply["choices"]
-    for choice in choices:
-        if choice.get("token_ids") is None:
+    for choice in reply.choices:
+        if choice.token_ids is None:
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
-        reported = choice.get("logprobs") or {}
-        logprobs = list(reported.get("token_logprobs") or [])
+        logprobs = choice.logprobs.token_logprobs if choice.logprobs else None
         completion = RawCompletion(
-            choice.get("finish_reason"),
-            list(choice["token_ids"]),
-            logprobs,
-            reported_text=_text_or_none(choice.get("text")),
+            choice.finish_reason,
+            list(choice.token_ids),
+            list(logprobs or []),
+            reported_text=_text_or_none(choice.text),
         )
         completions.append(completion)
-    prompt_ids = choices[0].get("prompt_token_ids") if choices else None
-    return Reply(completions, prompt_ids)
+    return Reply(completions, reply.choices[0].prompt_token_ids if reply.choices else None)
 
 
 class SglangAdapter(ServerAdapter):

@@ -14,11 +14,12 @@ at the start finds out. The report of any other refusal quotes the server and na
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -201,8 +202,14 @@ class ServerAdapter:
         """The reply to one request. Raises InferenceError or a subclass of it."""
         raise EnvironmentSetupError(NO_SERVER_IN_TESTING)
 
-    async def _read(self, url: str, request: Mapping[str, Any], completions_in: Callable[[Any], Reply]) -> Reply:
-        """Make a request, and read the completions in its reply.
+    async def _read(
+        self,
+        url: str,
+        request: Mapping[str, Any],
+        completions_in: Callable[[Any], Reply],
+        schema: Any = Any,
+    ) -> Reply:
+        """Make a request, and read the completions in its reply, whose JSON has the type `schema`.
 
         `completions_in` may raise any exception of MALFORMED for a reply of another shape. Raises InferenceError.
         """
@@ -215,7 +222,8 @@ class ServerAdapter:
         if answer.status >= 400:
             raise self._error_of(answer)
         try:
-            reply = completions_in(json.loads(answer.text))
+            with _without_garbage_collection():
+                reply = completions_in(answer.parsed(schema))
         except MALFORMED as error:
             # Some servers report an error with status 200.
             found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
@@ -343,13 +351,28 @@ class ServerAdapter:
         # An error is ignored here, because the request that follows reports it.
         with contextlib.suppress(NoAnswerError, *MALFORMED):
             answer = await self._exchange("GET", f"{self.root}/v1/models", timeout_s=10.0)
-            models = json.loads(answer.text)["data"]
+            models = answer.parsed()["data"]
             by_name = {model["id"]: model for model in models}
             model = by_name.get(self.config.model_name)
             if model is None:
                 [model] = models
             return _context_in(model) or _context_in(by_name.get(model.get("parent"), {}))
         return None
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Search for no cycles in the block.
+
+    A reply can have a mapping for each token. The collector would go through them several times while they are made.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _context_in(model: Mapping[str, Any]) -> int | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import wandb
 
+from ..records import Completion
+
 logger = logging.getLogger(__name__)
 
 TABLES = 100
@@ -36,15 +38,26 @@ def table_rows(
     scored_data: Mapping[str, Any],
     *,
     decode: Callable[[list[int]], str],
+    completions: Iterable[Completion],
     keep: int,
     expected_answer: Any,
     task: str,
 ) -> list[tuple[str, float, str, str]]:
-    """The first `keep` rollouts of a group as rows of `train/rollouts`."""
+    """The first `keep` rollouts of a group as rows of `train/rollouts`.
+
+    Completions are long, so a sequence of one of the `completions` is not decoded again.
+    """
     count = None if keep == ALL else keep
+    by_identity = {id(completion.tokens): completion for completion in completions}
     rows = []
     for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True):
-        rows.append((decode(tokens), score, str(expected_answer), task))
+        completion = by_identity.get(id(tokens))
+        if completion is None:
+            text = decode(tokens)
+        else:
+            prompt_length = len(tokens) - completion.num_completion_tokens
+            text = decode(tokens[:prompt_length]) + completion.text
+        rows.append((text, score, str(expected_answer), task))
     return rows
 
 

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 
 @dataclass(frozen=True)
 class HttpReply:
-    """An answer with any status."""
+    """An answer with any status. Its body can have megabytes."""
 
     status: int
-    text: str
+    body: bytes
     headers: Mapping[str, str]
+
+    @cached_property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
+
+    def parsed(self, schema: Any = Any) -> Any:
+        """The JSON of the body, as the type `schema`, which msgspec knows. Fields that a structure lacks are skipped.
+
+        Raises ValueError, TypeError or RecursionError for another body.
+        """
+        try:
+            return msgspec.json.decode(self.body, type=schema)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Python's own reader also takes what servers in Python write: NaN, and half of a surrogate pair.
+            found = json.loads(self.text)
+        try:
+            return msgspec.convert(found, type=schema)
+        except msgspec.ValidationError as error:
+            raise TypeError(str(error)) from error
 
 
 class NoAnswerError(Exception):
@@ -59,8 +81,7 @@ async def exchange(
     """Make one request. `options` go to `aiohttp.ClientSession.request`. Raises NoAnswerError."""
     try:
         async with session.request(method, url, **options) as response:
-            text = await response.text(errors="replace")
-            return HttpReply(response.status, text, response.headers)
-    # aiohttp raises ValueError for an address that is malformed, and for an answer that cannot be decoded.
+            return HttpReply(response.status, await response.read(), response.headers)
+    # aiohttp raises ValueError for an address that is malformed.
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswerError(error) from error

@@ -67,7 +67,7 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
 
     async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         if method == "GET":
-            return HttpReply(200, json.dumps({"data": models}), {})
+            return HttpReply(200, json.dumps({"data": models}).encode(), {})
         made.sent.append((url, body))
         answer = left.pop(0) if len(left) > 1 else left[0]
         if callable(answer):
@@ -76,7 +76,7 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any
             answer = (200, answer)
         status, content, *headers = answer
         text = content if isinstance(content, str) else json.dumps(content)
-        return HttpReply(status, text, headers[0] if headers else {})
+        return HttpReply(status, text.encode(), headers[0] if headers else {})
 
     made._exchange = exchange
     return made
@@ -317,7 +317,7 @@ async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_
 
     async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         if method == "GET" or body["n"] > 1:
-            return HttpReply(400, "", {})
+            return HttpReply(400, b"", {})
         started.set()
         await asyncio.sleep(3600)
         raise AssertionError("the probe is cancelled first")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
+import numpy as np
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
@@ -19,7 +22,7 @@ from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer import run_api as module
 from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import ApiError, Transport
+from reasoning_gym_environment.trainer.transport import ApiError, Transport, _body_of
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_api import FakeApi
@@ -386,13 +389,31 @@ async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> N
     settled: list[GroupOutcome] = []
     for bad in (
         {"scores": [math.nan, 0.0]},
+        {"inference_logprobs": [[0.0, -math.inf]] * 2},
         {"messages": [[{"role": "user", "content": "\ud83d"}]] * 2},
         {"masks": [[2], [-100, 2]]},
         {"inference_logprobs": [[0.0]] * 2},
     ):
         await session.deliver({**GROUP, **bad}, None, settled.append)
     await session.deliver({**GROUP, "inference_logprobs": None}, None, settled.append)
-    assert settled == [GroupOutcome.SEND_FAILED] * 4 + [GroupOutcome.SENT] and len(api.groups) == 1
+    assert settled == [GroupOutcome.SEND_FAILED] * 5 + [GroupOutcome.SENT] and len(api.groups) == 1
+
+
+def test_a_group_is_compressed_on_its_way_through_the_internet_only() -> None:
+    body = _body_of(GROUP, compress=False)
+    assert json.loads(body) == GROUP
+    assert json.loads(gzip.decompress(_body_of(GROUP, compress=True))) == GROUP
+    addresses = ("http://127.0.0.1:8000", "http://gpu7:8000", "https://api.example.com")
+    assert [Transport(address)._compresses for address in addresses] == [False, False, True]
+
+
+def test_a_subclass_may_compute_with_numpy() -> None:
+    computed = {"scores": list(np.array([1.0, 0.5])), "inference_logprobs": np.array([[1.0, -0.5]] * 2)}
+    assert json.loads(_body_of({**GROUP, **computed}, compress=False)) == {
+        **GROUP,
+        "scores": [1.0, 0.5],
+        "inference_logprobs": [[1.0, -0.5]] * 2,
+    }
 
 
 async def test_an_unforeseen_error_costs_the_group_that_is_delivered_and_is_counted(
