@@ -191,7 +191,7 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
     report: dict[str, Any] = {"cores": os.cpu_count(), "completions_of_a_group": GROUP_SIZE, "runs": []}
     for tokens in chosen.tokens:
-        for who in ("stock", "atropos", *["original"] * bool(chosen.original)):
+        for who in (*chosen.servers, *["original"] * bool(chosen.original)):
             dialect = "atropos" if who == "original" else who
             place = folder / f"{who}-{tokens}"
             max_tokens = tokens + PROMPT_ROOM
@@ -211,6 +211,7 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="lengths of completions")
+    parser.add_argument("--servers", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="types of servers")
     parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
     parser.add_argument("--folder", type=Path, help="keep logs here (default: removed)")
     parser.add_argument("settings", nargs="*", help="more flags for serve, after --")

@@ -273,6 +273,18 @@ class Scripted(AgentLoopBase):
         )
 
 
+def start_ray() -> None:
+    """Start Ray. It gives its processes 30 seconds, which a busy machine exceeds, so it gets three tries."""
+    for tries_left in (2, 1, 0):
+        try:
+            ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+            return
+        except Exception:
+            ray.shutdown()
+            if not tries_left:
+                raise
+
+
 @pytest.fixture(scope="module")
 def config() -> Iterator[DictConfig]:
     """The configuration of a trainer, while Ray and the transfer queue run."""
@@ -282,7 +294,7 @@ def config() -> Iterator[DictConfig]:
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "scripted"
     config.transfer_queue.enable = True
     config.transfer_queue.backend.SimpleStorage.num_data_storage_units = 1
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    start_ray()
     try:
         tq.init(config.transfer_queue)
         yield config
