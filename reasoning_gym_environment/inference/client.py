@@ -240,8 +240,8 @@ class InferenceClient:
                 what = f"completions with {invalid_reason}, {consequence}"
                 name = f"completions with {invalid_reason}".replace(" ", "_")
                 self.events.note(name, what, f"{server.address}: {detail}")
-            completion = self._completion(raw, reply.prompt_ids or prompt.tokens, split, invalid_reason)
-            completions.append(replace(completion, sampled_at=sampled_at))
+            prompt_ids = reply.prompt_ids or prompt.tokens
+            completions.append(self._completion(raw, prompt_ids, split, invalid_reason, sampled_at))
             # Long completions take milliseconds each. Other groups get their turn in between.
             await asyncio.sleep(0)
         # The tokens of invalid completions are replaced, but they were generated.
@@ -282,6 +282,7 @@ class InferenceClient:
         prompt_ids: list[int],
         split: str,
         invalid_reason: str | None,
+        sampled_at: int | None,
     ) -> Completion:
         ids = raw.ids
         logprobs = raw.logprobs
@@ -303,6 +304,7 @@ class InferenceClient:
             logprobs=None if logprobs is None else [1.0] * len(prompt_ids) + logprobs,
             finish_reason=str(raw.finish_reason),
             invalid_reason=invalid_reason,
+            sampled_at=sampled_at,
         )
 
 

@@ -45,18 +45,20 @@ def table_rows(
 ) -> list[tuple[str, float, str, str]]:
     """The first `keep` rollouts of a group as rows of `train/rollouts`.
 
-    Completions are long, so a sequence of one of the `completions` is not decoded again.
+    Completions are long, so a sequence of one of the `completions`, which have the same prompt, is not decoded again.
     """
     count = None if keep == ALL else keep
     by_identity = {id(completion.tokens): completion for completion in completions}
+    prompt = None
     rows = []
     for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True):
         completion = by_identity.get(id(tokens))
         if completion is None:
             text = decode(tokens)
         else:
-            prompt_length = len(tokens) - completion.num_completion_tokens
-            text = decode(tokens[:prompt_length]) + completion.text
+            if prompt is None:
+                prompt = decode(tokens[: len(tokens) - completion.num_completion_tokens])
+            text = prompt + completion.text
         rows.append((text, score, str(expected_answer), task))
     return rows
 

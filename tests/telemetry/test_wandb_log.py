@@ -10,7 +10,7 @@ from reasoning_gym_environment.records import MASKED, Completion
 from reasoning_gym_environment.telemetry.wandb_log import ALL, table_rows
 
 
-@pytest.mark.parametrize(("keep", "decoded"), [(ALL, [7, 7, 12]), (1, [7]), (0, [])])
+@pytest.mark.parametrize(("keep", "decoded"), [(ALL, [7, 12]), (1, [7]), (0, [])])
 def test_the_text_of_a_completion_is_not_decoded_again(keep: int, decoded: list[int]) -> None:
     prompt = list(b"prompt ")
     completions = []
@@ -28,5 +28,5 @@ def test_the_text_of_a_completion_is_not_decoded_again(keep: int, decoded: list[
     payload = {"tokens": sequences, "scores": [1.0, 0.0, 0.5]}
     rows: Any = table_rows(payload, decode=decode, completions=completions, keep=keep, expected_answer=4, task="t")
     expected = [("prompt yes", 1.0, "4", "t"), ("prompt no", 0.0, "4", "t"), ("prompt maybe", 0.5, "4", "t")]
-    assert rows == expected[: len(decoded)]
+    assert rows == (expected if keep == ALL else expected[:keep])
     assert lengths == decoded

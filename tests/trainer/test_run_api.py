@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import logging
 import math
@@ -399,17 +398,21 @@ async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> N
     assert settled == [GroupOutcome.SEND_FAILED] * 5 + [GroupOutcome.SENT] and len(api.groups) == 1
 
 
-def test_a_group_is_compressed_on_its_way_through_the_internet_only() -> None:
-    body = _body_of(GROUP, compress=False)
-    assert json.loads(body) == GROUP
-    assert json.loads(gzip.decompress(_body_of(GROUP, compress=True))) == GROUP
+async def test_a_group_is_compressed_on_its_way_through_the_internet_only(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     addresses = ("http://127.0.0.1:8000", "http://gpu7:8000", "https://api.example.com")
     assert [Transport(address)._compresses for address in addresses] == [False, False, True]
+    session, _ = process(api)
+    for compresses in (False, True):
+        monkeypatch.setattr(session._transport, "_compresses", compresses)
+        await session.deliver(GROUP, None, lambda outcome: None)
+    assert [{name: group[name] for name in GROUP} for group in api.groups] == [GROUP, GROUP]
 
 
 def test_a_subclass_may_compute_with_numpy() -> None:
     computed = {"scores": list(np.array([1.0, 0.5])), "inference_logprobs": np.array([[1.0, -0.5]] * 2)}
-    assert json.loads(_body_of({**GROUP, **computed}, compress=False)) == {
+    assert json.loads(_body_of({**GROUP, **computed})) == {
         **GROUP,
         "scores": [1.0, 0.5],
         "inference_logprobs": [[1.0, -0.5]] * 2,
