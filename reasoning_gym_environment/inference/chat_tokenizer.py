@@ -159,10 +159,13 @@ class ChatTokenizer:
 
     # --- completions
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: list[int]) -> str:
         """The text of a completion: without special tokens, but with the markers of its thinking."""
         dropped = self._dropped
-        kept = [token for token in ids if token not in dropped]
+        # Mostly, only the last token is to be dropped.
+        kept = ids[:-1] if ids and ids[-1] in dropped else ids
+        if not dropped.isdisjoint(kept):
+            kept = [token for token in kept if token not in dropped]
         skip = not self._keeps_special_tokens
         if self._backend is not None:
             return str(self._backend.decode(kept, skip_special_tokens=skip))

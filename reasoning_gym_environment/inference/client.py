@@ -231,8 +231,12 @@ class InferenceClient:
         completions = []
         problem = "there are none"
         is_broken_off = False
+        # The tokens of invalid completions are replaced, but they were generated.
+        returned = sum(len(raw.ids) for raw in reply.completions)
+        self.spending.note(len(prompt.tokens), len(reply.completions), max(returned, reply.used))
         for raw in reply.completions:
-            invalid_reason, detail = self._invalid(raw, split)
+            known = [] if raw.text is not None else self._tokenizer.known(raw.ids)
+            invalid_reason, detail = self._invalid(raw, known, split)
             if invalid_reason:
                 problem = detail
                 is_broken_off = raw.text is not None
@@ -241,20 +245,20 @@ class InferenceClient:
                 name = f"completions with {invalid_reason}".replace(" ", "_")
                 self.events.note(name, what, f"{server.address}: {detail}")
             prompt_ids = reply.prompt_ids or prompt.tokens
-            completions.append(self._completion(raw, prompt_ids, split, invalid_reason, sampled_at))
+            completions.append(self._completion(raw, known, prompt_ids, split, invalid_reason, sampled_at))
             # Long completions take milliseconds each. Other groups get their turn in between.
             await asyncio.sleep(0)
-        # The tokens of invalid completions are replaced, but they were generated.
-        returned = sum(len(raw.ids) for raw in reply.completions)
-        self.spending.note(len(prompt.tokens), completions, max(returned, reply.used))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             kind = BrokenOffError if is_broken_off else InferenceError
             raise kind(f"{server.address}: {count}: {problem}")
         return completions
 
-    def _invalid(self, raw: RawCompletion, split: str) -> tuple[str | None, str]:
-        """The reason why a completion must not count, and its details; (None, "") for a valid completion."""
+    def _invalid(self, raw: RawCompletion, known: list[int], split: str) -> tuple[str | None, str]:
+        """The reason why a completion must not count, and its details; (None, "") for a valid completion.
+
+        `known` are the token ids that the tokenizer has.
+        """
         if split == "train" and not raw.ids:
             return "no_tokens", "it has no tokens"
         if raw.finish_reason in BROKEN_OFF:
@@ -267,7 +271,6 @@ class InferenceClient:
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
-        known = self._tokenizer.known(raw.ids)
         if len(known) < len(raw.ids):
             unknown = next(token for token, kept in itertools.zip_longest(raw.ids, known) if token is not kept)
             return "unknown_tokens", f"the tokenizer has no token {unknown!r:.60}"
@@ -279,6 +282,7 @@ class InferenceClient:
     def _completion(
         self,
         raw: RawCompletion,
+        known: list[int],
         prompt_ids: list[int],
         split: str,
         invalid_reason: str | None,
@@ -288,7 +292,6 @@ class InferenceClient:
         logprobs = raw.logprobs
         text = raw.text
         if text is None:
-            known = self._tokenizer.known(ids)
             text = self._tokenizer.decode(known)
             if split == "eval":
                 ids = known

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-from ..records import Completion
 
 
 class Spending:
@@ -49,13 +47,12 @@ class Spending:
             self._prompt_tokens_in_flight -= prompt_tokens
             self._completions_in_flight -= completions
 
-    def note(self, prompt_tokens: int, completions: Sequence[Completion], used: int = 0) -> None:
-        """Count an answered request. `used` is the number of completion tokens that the server generated, or 0."""
-        returned = sum(completion.num_completion_tokens for completion in completions)
+    def note(self, prompt_tokens: int, completions: int, completion_tokens: int) -> None:
+        """Count an answered request."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens
-        self.completions += len(completions)
-        self.completion_tokens += max(used, returned)
+        self.completions += completions
+        self.completion_tokens += completion_tokens
 
     def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
         """One sentence on the coming requests. `most` is the number of completion tokens if each uses its limit."""

@@ -64,7 +64,7 @@ class FakeInference:
         reply = list(text.encode())
         tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
         completions = [Completion(text, tokens, masks, None, "stop") for _ in range(sampling.n)]
-        self.spent(len(prompt.tokens), completions)
+        self.spent(len(prompt.tokens), len(completions), sum(c.num_completion_tokens for c in completions))
         return completions
 
 
