@@ -235,6 +235,8 @@ class InferenceClient:
         returned = sum(len(raw.ids) for raw in reply.completions)
         self.spending.note(len(prompt.tokens), len(reply.completions), max(returned, reply.used))
         for raw in reply.completions:
+            # Long completions take milliseconds each. Other groups get their turn in between.
+            await asyncio.sleep(0)
             known = [] if raw.text is not None else self._tokenizer.known(raw.ids)
             invalid_reason, detail = self._invalid(raw, known, split)
             if invalid_reason:
@@ -246,8 +248,6 @@ class InferenceClient:
                 self.events.note(name, what, f"{server.address}: {detail}")
             prompt_ids = reply.prompt_ids or prompt.tokens
             completions.append(self._completion(raw, known, prompt_ids, split, invalid_reason, sampled_at))
-            # Long completions take milliseconds each. Other groups get their turn in between.
-            await asyncio.sleep(0)
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             kind = BrokenOffError if is_broken_off else InferenceError
