@@ -14,8 +14,9 @@ from .serve_loop import ServeLoop
 
 logger = logging.getLogger(__name__)
 
-MIDDLE_COLLECTIONS = 1000
-"""A full garbage collection follows this many collections of the middle generation. Python's default is 10."""
+YOUNG_COLLECTIONS = 100
+MIDDLE_COLLECTIONS = 100
+"""A garbage collection of the next older generation follows this many collections. Python's default is 10 for both."""
 
 
 async def register(env: Hooks) -> None:
@@ -53,15 +54,14 @@ async def sign_off_predecessor(run: Run) -> None:
     await run.api.sign_off_predecessor(*predecessor)
 
 
-def make_full_collections_rare() -> None:
+def collect_old_garbage_rarely() -> None:
     """Let a full garbage collection come every few minutes instead of every few seconds.
 
-    A full collection stops the event loop while it goes through everything: the modules, which stay until the end, and
-    each token of the groups in flight. Young objects are collected as often as before.
+    A collection of old objects stops the event loop while it goes through each token of the groups in flight, and a
+    full one also through the modules, which stay until the end. Young objects are collected as often as before.
     """
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, MIDDLE_COLLECTIONS)
+    gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
 
 
 async def serve(env: Hooks) -> None:
@@ -77,7 +77,7 @@ async def serve(env: Hooks) -> None:
     await register(env)
     await env.run.api.take_over_limits()
     await env.setup_wandb()
-    make_full_collections_rare()
+    collect_old_garbage_rarely()
     loop = ServeLoop(env)
     try:
         await supervise(loop.run(), sign_off_predecessor(env.run))
