@@ -29,6 +29,7 @@ from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer, score_with_retry
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
+from ..storage.file_names import EVALUATION_SETTINGS
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
@@ -237,7 +238,6 @@ async def graded_sample(
 ANSWERS = "answers.jsonl"
 SAMPLES = "samples.jsonl"
 METRICS = "metrics.json"
-SETTINGS = "evaluate_config.yaml"
 
 IDENTITY_SETTINGS = (
     "model_name",
@@ -304,7 +304,7 @@ class AnswerLog:
         if file is None:
             return
         if not file.size and self._settings:
-            file.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
+            file.path.with_name(EVALUATION_SETTINGS).write_text(self._settings, encoding="utf-8")
         file.append(sample)
 
     def abandon(self) -> None:

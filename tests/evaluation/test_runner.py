@@ -25,6 +25,7 @@ from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.append_log import AppendLog
+from reasoning_gym_environment.storage.file_names import EVALUATION_SETTINGS
 from testing.process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
@@ -246,7 +247,7 @@ def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_sample
         with pytest.raises(EnvironmentSetupError, match=r"another run writes there\."):
             indices(tmp_path)
     assert indices(tmp_path) == [0]
-    assert Path(tmp_path, evaluation.SETTINGS).read_text() == "env: {}\n"
+    assert Path(tmp_path, EVALUATION_SETTINGS).read_text() == "env: {}\n"
     with AnswerLog(str(tmp_path), IDENTITY) as second:
         second.finish()
     assert not Path(tmp_path, evaluation.ANSWERS).exists()
