@@ -68,12 +68,12 @@ COMMANDS = {
         "check that this machine makes the same held-out questions as another",
     ),
     "grade-server": Command(
-        "integrations.servers:grade_server",
+        "commands.http_servers:grade_server",
         "grade completions over HTTP for other trainers",
         after_signal="",
     ),
     "openenv": Command(
-        "integrations.servers:openenv",
+        "commands.http_servers:openenv",
         "serve the tasks as an OpenEnv environment",
         after_signal="",
     ),

@@ -166,18 +166,22 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
 
 
-SLOW_TO_IMPORT = ("atroposlib", "transformers", "torch", "wandb", "reasoning_gym", "numpy")
+SLOW_TO_IMPORT = ("atroposlib", "transformers", "torch", "wandb", "reasoning_gym", "fastapi", "uvicorn")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        *[([command, "--help"], 0, "usage: ") for command in ("serve", "process", "evaluate")],
+        *[([command, "--help"], 0, "usage: ") for command in cli.COMMANDS],
         (["serve", "--env.sed", "3"], 2, "Did you mean seed?"),
         (["process", "--config", "run.yaml"], 2, "Did you mean group_size?"),
         (["evaluate", "--env.eval_tasks", "chain_smu"], 2, "Did you mean chain_sum"),
         (["serve", "--env.exclude_tasks", "category:lgic"], 2, "Did you mean logic?"),
         (["serve", "--env.include_tasks", "*_arithmetics"], 2, "No task matches"),
+        (["tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["audit", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["export", "--items", "1", "--to", "new", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["grade-server", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
     ],
     ids=str,
 )

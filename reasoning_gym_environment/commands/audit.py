@@ -34,7 +34,7 @@ from ..records import Outcome, Score
 from ..sampling.seeds import derive_seed
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import config_of
+from ..tasks.catalog import check_names, config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
 from ..utils.progress import Progress
@@ -112,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     for verdict in options.fail_on:
         if verdict not in VERDICTS:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
+    check_names(parse_names(options.tasks), options.task_modules)
     solver = None if options.solver is None else load_solver(options.solver)
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
@@ -184,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
     return parser
 
 

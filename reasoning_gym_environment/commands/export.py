@@ -43,7 +43,6 @@ from .export_items import (
     EVAL,
     EVAL_OPTIONS,
     ITEM_OPTIONS,
-    TASK_SETTINGS,
     TRAINING_DEFAULTS,
     add_options,
     any_complexity,
@@ -54,7 +53,7 @@ from .export_items import (
 )
 from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
-from .options import refuse_unused
+from .options import add_task_modules, add_tasks, check_tasks, refuse_unused
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -101,8 +100,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     elif not options.cold_start and not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
-    defaults = {"tasks": "", **COMPLETION_DEFAULTS}
-    return argparse.Namespace(**{**defaults, **vars(options)})
+    check_tasks(options)
+    return argparse.Namespace(**{**COMPLETION_DEFAULTS, **vars(options)})
 
 
 def _check_used(options: argparse.Namespace) -> None:
@@ -115,7 +114,7 @@ def _check_used(options: argparse.Namespace) -> None:
         used = {*ITEM_OPTIONS, *TRAINING_DEFAULTS}
     elif options.cold_start:
         kind = "--cold-start"
-        used = {"tasks", *TASK_SETTINGS, *EXAMPLE_DEFAULTS}
+        used = {*ITEM_OPTIONS, *EXAMPLE_DEFAULTS}
     else:
         kind = "An export of completions"
         used = {*COMPLETION_DEFAULTS}
@@ -176,11 +175,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
-    chosen.add_argument(
-        "--tasks",
-        default=argparse.SUPPRESS,
-        help="names, globs or category:NAME, comma-separated (default: all tasks)",
-    )
+    add_tasks(chosen, default=argparse.SUPPRESS)
     chosen.add_argument(
         "--complexity",
         type=any_complexity,
@@ -207,12 +202,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="system message of the prompts, as in the setting system_prompt: a text, a file, or none",
     )
-    chosen.add_argument(
-        "--task-modules",
-        default=argparse.SUPPRESS,
-        metavar="MODULES",
-        help="modules with datasets of your own, comma-separated",
-    )
+    add_task_modules(chosen, default=argparse.SUPPRESS)
     chosen.add_argument(
         "--allow-unguarded-tasks",
         default=argparse.SUPPRESS,
@@ -249,7 +239,7 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
-        Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
+        Tasks(complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
         _rows_file(folder) as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help="reward of a partly right answer in a group; exact: 0; native: reasoning-gym's partial score "
         "(default: exact)",
     )
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
     add(
         "--allow-unguarded-tasks",
         type=parse_names,

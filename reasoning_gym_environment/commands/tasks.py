@@ -20,7 +20,7 @@ from rich.text import Text
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, discover
+from ..tasks.catalog import Catalog, check_names, discover
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
@@ -28,7 +28,7 @@ from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.grade import CHECKS
 from .items import right_answer, training_items
-from .options import add_task_modules
+from .options import add_task_modules, add_tasks, check_tasks, flag_of
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -51,7 +51,7 @@ WITHOUT_ANSWER = (
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 DEFAULT_SEED = 42
-LIST_OPTIONS = ("include",)
+LIST_OPTIONS = ("include_tasks", "exclude_tasks")
 ITEM_OPTIONS = ("complexity", "count", "seed")
 
 
@@ -63,8 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     _check_options(options)
     if options.name is None:
+        check_tasks(options)
         _list_tasks(options)
     else:
+        check_names(parse_names(options.name), options.task_modules)
         _print_items(options)
     return 0
 
@@ -80,15 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", help="print items of this task")
     add("--json", action="store_true", help="print plain data as JSON")
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
 
     listing = parser.add_argument_group("options for the list")
-    listing.add_argument(
-        "--include",
-        type=parse_names,
-        metavar="TASKS",
-        help="names, globs or category:NAME, comma-separated (default: all tasks)",
-    )
+    add_tasks(listing, default=[])
 
     items = parser.add_argument_group("options for items, with NAME")
     items.add_argument(
@@ -111,9 +108,9 @@ def _check_options(options: argparse.Namespace) -> None:
     has_name = options.name is not None
     unused = LIST_OPTIONS if has_name else ITEM_OPTIONS
     for option in unused:
-        if getattr(options, option) is not None:
+        if getattr(options, option) not in (None, []):
             remedy = "leave NAME out" if has_name else "give the NAME of a task"
-            raise EnvironmentSetupError(f"--{option} has no effect here: {remedy}, or remove it.")
+            raise EnvironmentSetupError(f"{flag_of(option)} has no effect here: {remedy}, or remove it.")
 
 
 # --- the list
@@ -121,7 +118,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _list_tasks(options: argparse.Namespace) -> None:
     with library.stdout_to_stderr():
-        catalog = discover(include=options.include or [], modules=options.task_modules)
+        catalog = discover(include=options.include_tasks, exclude=options.exclude_tasks, modules=options.task_modules)
         records = task_records(catalog)
     if options.json:
         print(json.dumps(records, indent=1))

@@ -13,7 +13,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 
 def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--include", "gcd,*_sorting,category:games", "--json"]) == 0
+    assert main(["--tasks", "gcd,*_sorting,category:games", "--json"]) == 0
     records = {record["task"]: record for record in json.loads(capsys.readouterr().out)}
     assert "chain_sum" not in records and {"gcd", "word_sorting"} < records.keys()
     countdown = records["countdown"]
@@ -32,7 +32,7 @@ def test_an_option_that_has_no_effect_is_refused() -> None:
     for arguments, message in (
         (["--complexity", "0"], "--complexity has no effect here: give the NAME of a task"),
         (["--seed", "0"], "--seed has no effect here: give the NAME of a task"),
-        (["chain_sum", "--include", "gcd"], "--include has no effect here: leave NAME out"),
+        (["chain_sum", "--tasks", "gcd"], "--tasks has no effect here: leave NAME out"),
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)
