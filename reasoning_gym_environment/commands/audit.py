@@ -95,7 +95,7 @@ VERDICTS = {
     "disputed": "has items whose own answer the solver disputes",
     "pays-garbage": "pays a worthless answer",
     "solved-by-constant": "has a level on which one answer is right on most items",
-    "no-oracle": "has items that come without a right answer",
+    "no-expected-answer": "has items that come without an expected answer",
     "not-graded": "has right answers that could not be scored",
     "no-items": "makes no items",
     "open-fault": "has a fault that is known and not mended",
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str]) -> int:
     for verdict in options.fail_on:
         if verdict not in VERDICTS:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
-    check_names(parse_names(options.tasks), options.task_modules)
     solver = None if options.solver is None else load_solver(options.solver)
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json, inputs=_input_files(options))
+    check_names(parse_names(options.tasks), options.task_modules)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
         document = _audit(options, solver)
@@ -301,7 +301,7 @@ def _why_unknown(made: Sequence[PromptedProblem], tried: Sequence[tuple[str, Sco
     if not made:
         return "no-items"
     is_tried = any(answer == RIGHT for answer, _ in tried)
-    return "not-graded" if is_tried else "no-oracle"
+    return "not-graded" if is_tried else "no-expected-answer"
 
 
 def _notes_on_scores(scores: Sequence[Score]) -> list[str]:

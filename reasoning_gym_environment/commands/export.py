@@ -3,7 +3,7 @@
     --items: items without completions, for reinforcement learning ──> see export_items.py
 
     dumps of serve, groups of process ──> groups ──> good completions, or pairs of a good and a bad one ──> FOLDER
-    --cold-start N: training items ──> their reference answers in the form that the prompt asks for ─────> FOLDER
+    --cold-start N: training items ──> their expected answers in the form that the prompt asks for ─────> FOLDER
 
         FOLDER/data/train.jsonl     one row a line: the text, its task, level, seed and score
         FOLDER/README.md            the card, which describes the rows
@@ -64,7 +64,7 @@ THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\
 COMPLETION_DEFAULTS: Mapping[str, Any] = {"min_score": 1.0, "per_question": 1}
 EXAMPLE_DEFAULTS: Mapping[str, Any] = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200
-"""The command gives up after this many items in a row without a reference answer."""
+"""The command gives up after this many items in a row without an expected answer."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cold-start",
         type=positive,
         metavar="N",
-        help="write N training items with their reference answers, instead of completions",
+        help="write N training items with their expected answers, instead of completions",
     )
 
     _add_choice_of_items(parser)
@@ -258,7 +258,7 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
 
 
 def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProblem, str]]:
-    """Training items with their reference answers. Raises EnvironmentSetupError if the tasks' items have none."""
+    """Training items with their expected answers. Raises EnvironmentSetupError if the tasks' items have none."""
     without_answer = 0
     for problem in training_items(tasks, seed):
         answer = right_answer(problem.task, problem.entry)
@@ -268,7 +268,7 @@ def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProbl
             continue
         without_answer += 1
         if without_answer > MAX_WITHOUT_ANSWER:
-            raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no reference answers.")
+            raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no expected answers.")
 
 
 # --- rows of completions

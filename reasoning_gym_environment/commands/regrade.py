@@ -282,7 +282,7 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
         [credit] = credits
         has_crashed = score.outcome is Outcome.CRASHED
         fields = unscored_fields(score.outcome.value) if has_crashed else sample_fields(score, credit)
-        return _replace(record, {"gold_answer": answer, **fields})
+        return _replace(record, {"expected_answer": answer, **fields})
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, reward_fields(score, reward, credit))
@@ -360,9 +360,10 @@ class Tally:
 
 def _score(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
-    is_scored = isinstance(value, (int, float)) and str(row.get("outcome")) not in UNSCORED
     # The file may come from anywhere.
-    return value if is_scored and 0 <= value <= 1 else None
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        return None
+    return None if str(row.get("outcome")) in UNSCORED else value
 
 
 def _figures(tasks: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     module, target = tmp_path / "bad_tasks.py", tmp_path / "audit.json"
     module.write_text(TASK)
     tasks = ["chain_sum", "mostly_seven", "--task-modules", str(module)]
-    limits = ["--items", "2", "--draws", "40", "--fail-on", "solved-by-constant,no-oracle"]
+    limits = ["--items", "2", "--draws", "40", "--fail-on", "solved-by-constant,no-expected-answer"]
     assert main([*tasks, *limits, "--json", str(target)]) == 1
     found = {one["task"]: one for one in json.loads(target.read_text())["tasks"]}
     chain, seven = found["chain_sum"], found["mostly_seven"]

@@ -115,7 +115,7 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
         entry = library.create_dataset(row["task"], seed=row["seed"], size=1, **config)[0]
         assert entry["question"] == row["prompt"][1]["content"]
         assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
-    with pytest.raises(EnvironmentSetupError, match="no reference answers"):
+    with pytest.raises(EnvironmentSetupError, match="no expected answers"):
         export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()
 

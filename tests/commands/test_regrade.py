@@ -101,7 +101,7 @@ def sample(text: str, task: str = "chain_sum", **fields: Any) -> dict[str, Any]:
     return {
         "messages": [{"role": "user", "content": entry["question"]}, {"role": "assistant", "content": text}],
         "question": entry["question"],
-        "gold_answer": entry["answer"],
+        "expected_answer": entry["answer"],
         **{"score": 0.0, "outcome": "wrong", "format_failure": None},
         **{"task": task, "config": {}, "seed": 3, "level": None, **fields},
     }
@@ -238,7 +238,7 @@ def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, in_proce
             "conversation": [base["messages"][0], {"role": "assistant", "content": f"<answer>{answer}</answer>"}],
             **{"score": 0.6, "credit": 0.9, "outcome": "partial", "num_tokens": 50, "mask_reason": None},
         }
-        for answer in (base["gold_answer"], "no")
+        for answer in (base["expected_answer"], "no")
     ]
     group = {"item_id": "chain_sum", "rollouts": rollouts, "task": "chain_sum", "seed": 3, "config": {}}
     regraded(write(tmp_path / "dump.jsonl.part", group))
