@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from .. import __version__
 from ..api import PromptedProblem, Tasks
@@ -305,9 +306,11 @@ def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: 
         if is_held_out(first["question"]):
             summary.skipped["a question that is held out for evaluation"] += 1
             continue
-        rows = list(_rows(group, options, taken_by_question[first["question_digest"]]))
+        good, reason = _good_completions(group, options)
+        worst = min(group.rollouts, key=_score_or_infinite)
+        rows = list(_rows(good, worst, options, taken_by_question[first["question_digest"]]))
         if not rows:
-            summary.skipped["a question that has its rows already, or a group without a good completion"] += 1
+            summary.skipped[reason or "a question that has its rows already"] += 1
         summary.rows[group.task] += len(rows)
         yield from rows
 
@@ -329,26 +332,49 @@ def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[DumpedGroup]:
                 yield group
 
 
-def _rows(group: DumpedGroup, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
-    """Rows of a group's good completions, the best first.
+Rollout: TypeAlias = Mapping[str, Any]
+
+
+def _good_completions(group: DumpedGroup, options: argparse.Namespace) -> tuple[list[Rollout], str]:
+    """The group's completions that can have a row, the best first, or the reason why there are none."""
+    scored = [rollout for rollout in group.rollouts if rollout["score"] is not None]
+    if not scored:
+        return [], "a group whose completions are unscored"
+    good = [rollout for rollout in scored if rollout["score"] >= options.min_score]
+    if not good:
+        return [], f"a group without a completion of score {options.min_score:g} or more"
+    # A completion that was cut off, or that training masked for another reason, is not a good example.
+    good = [rollout for rollout in good if not rollout.get("mask_reason")]
+    if not good:
+        return [], "a group whose good completions were masked in training"
+    if options.format == "dpo":
+        lowest = min(rollout["score"] for rollout in scored)
+        good = [rollout for rollout in good if rollout["score"] > lowest]
+        if not good:
+            return [], "a group without a worse completion for a pair"
+    return sorted(good, key=_score_or_infinite, reverse=True), ""
+
+
+def _score_or_infinite(rollout: Rollout) -> float:
+    return math.inf if rollout["score"] is None else float(rollout["score"])
+
+
+def _rows(
+    good: Iterable[Rollout], worst: Rollout, options: argparse.Namespace, taken: set[int]
+) -> Iterator[dict[str, Any]]:
+    """Rows of good completions.
 
     `taken` has the hashes of the completions of this question that have a row, and gets the hashes of the new rows.
     """
-    scored = [rollout for rollout in group.rollouts if rollout["score"] is not None]
-    scored.sort(key=lambda rollout: float(rollout["score"]), reverse=True)
-    for rollout in scored:
+    for rollout in good:
         if len(taken) >= options.per_question:
             return
         prompt = rollout["messages"][:-1]
         reply = rollout["messages"][-1]
         text_hash = hash(reply["content"])
-        # A completion that was cut off, or that training masked for another reason, is not a good example.
-        if text_hash in taken or rollout["score"] < options.min_score or rollout.get("mask_reason"):
+        if text_hash in taken:
             continue
-        worst = scored[-1]
         if options.format == "dpo":
-            if worst["score"] >= rollout["score"]:
-                continue
             row = {
                 "prompt": prompt,
                 "chosen": [reply],

@@ -254,3 +254,11 @@ def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound(
     assert main(["chain_sum", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
     [result] = json.loads(target.read_text())["tasks"]
     assert result["verdict"] == "open-fault" and result["notes"] == ["some sums are wrong"]
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_level_that_a_copy_solves_is_named_although_no_constant_solves_it(tmp_path: Path) -> None:
+    target = tmp_path / "audit.json"
+    assert main(["string_insertion", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
+    [result] = json.loads(target.read_text())["tasks"]
+    assert result["verdict"] == "solved-by-constant" and "level 0: an answer without work" in result["notes"][1]
