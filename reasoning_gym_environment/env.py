@@ -121,7 +121,7 @@ class ReasoningGymEnv(BaseEnv):
         self.inference = InferenceClient(
             adapters_of(self.server.servers, self.tokenizer, config.context_length),
             tokenizer,
-            spending=Spending(config.limit_tokens),
+            spending=Spending(config.limit_tokens, config.prices),
         )
         self.prompts = Prompts(
             tokenizer,

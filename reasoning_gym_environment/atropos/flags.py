@@ -45,7 +45,7 @@ VARIABLE = re.compile(r"\$\{(?:(?:oc\.)?env:)?([A-Za-z_]\w*)[^{}]*\}")
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of the key `<<`."""
 
-SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
+SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens", "env.prices": "--prices"}
 GROUPS = {
     "own": "tasks, scoring, evaluation, files",
     "atropos": "settings of Atropos",

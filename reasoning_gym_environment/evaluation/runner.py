@@ -37,6 +37,7 @@ from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
+from .results import MORE_ROOM, PROMPT_TOO_LONG
 from .statistics import Question
 
 if TYPE_CHECKING:
@@ -88,19 +89,25 @@ class Evaluator:
     """The first evaluation of the run, with which later ones are compared."""
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
-        """One sentence on what `samples` will request."""
+        """Sentences on what `samples` will request."""
         requests = 0
+        too_long = 0
         prompt_tokens = 0
         completion_tokens = 0
         for key, problem in self._problems_by_key(eval_set).items():
             if key not in answers.finished:
                 size = len(self.prompts.of_question(problem.question).tokens)
                 budget = self.prompts.room_for_evaluation(size)
-                if budget is not None:
-                    requests += 1
-                    prompt_tokens += size
-                    completion_tokens += budget
-        return self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
+                if budget is None:
+                    too_long += 1
+                    continue
+                requests += 1
+                prompt_tokens += size
+                completion_tokens += budget
+        plan = self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
+        if too_long:
+            plan += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
+        return plan
 
     def _problems_by_key(self, eval_set: EvalSet) -> dict[AnswerKey, Problem]:
         """The problem of every completion that this evaluation needs."""
@@ -184,7 +191,7 @@ class Evaluator:
         prompt = self.prompts.render(messages)
         budget = self.prompts.room_for_evaluation(len(prompt.tokens))
         if budget is None:
-            return self._unscored(problem, attempt, "prompt_too_long")
+            return self._unscored(problem, attempt, PROMPT_TOO_LONG)
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,

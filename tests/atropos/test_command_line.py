@@ -404,3 +404,18 @@ def test_all_servers_of_the_class_are_used_unless_the_file_names_servers(run: Ru
     assert refused("serve --openai.timeout 3", TwoServers) == [
         "With several servers, their settings cannot be given as flags."
     ]
+
+
+def test_an_evaluation_with_other_settings_in_the_folder_is_found_before_any_work(run: Run, refused: Run) -> None:
+    folder = Path("results")
+    folder.mkdir()
+    command = f"evaluate --env.data_dir_to_save_evals {folder}"
+    run(command)
+    (folder / "evaluate_config.yaml").write_text(Probe.made[-1]["ran"][0])
+    run(f"{command} --env.eval_seed 7")
+    (folder / "answers.jsonl").touch()
+    run(f"{command} --env.eval_tasks all")
+    [line] = refused(f"{command} --env.eval_seed 7 --env.answer_format boxed")
+    assert "results holds another evaluation: answer_format tags (now boxed), eval_seed 123 (now 7). Set " in line
+    (folder / "evaluate_config.yaml").write_text("env: [")
+    run(f"{command} --env.eval_seed 7")
