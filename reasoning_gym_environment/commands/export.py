@@ -95,13 +95,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.format in ITEM_FORMATS and not options.items:
         raise EnvironmentSetupError(f"--format {options.format} has no completions: add --items N or --items eval.")
     _check_used(options)
+    check_tasks(options)
     if options.items:
         check_item_options(options)
     elif options.cold_start and (options.paths or options.format == "dpo"):
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     elif not options.cold_start and not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
-    check_tasks(options)
     return argparse.Namespace(**{**COMPLETION_DEFAULTS, **vars(options)})
 
 
