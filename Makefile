@@ -26,8 +26,8 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing the pinned requirements into $(VENV): a minute or two, once."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@echo "Installing the pinned requirements into $(VENV): a minute or two, once. pip lists them."
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

@@ -65,7 +65,7 @@ def handler(port: int) -> None:
 
 @contextlib.contextmanager
 def server(kind: str, port: int) -> Iterator[str]:
-    ours = ["-m", "reasoning_gym_environment", "grade-server", "--include", TASKS + ",puzzle24", "--port", str(port)]
+    ours = ["-m", "reasoning_gym_environment", "grade-server", "--tasks", TASKS + ",puzzle24", "--port", str(port)]
     ours += ["--num-scoring-workers", str(os.cpu_count() or 1)]
     command = ours if kind == "ours" else [__file__, "--handler", str(port)]
     process = subprocess.Popen([sys.executable, *command], stdout=sys.stderr, start_new_session=True)

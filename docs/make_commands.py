@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reasoning_gym_environment import ReasoningGymEnv, cli
-from reasoning_gym_environment.atropos.command_line import make_parser
+from reasoning_gym_environment import cli
+from reasoning_gym_environment.atropos.flags import make_parser, packaged_settings
 
 FOLDER = Path(__file__).with_name("commands")
 WIDTH = 100
@@ -98,7 +98,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     """The parser that prints the help of a command."""
     address = cli.COMMANDS[command][0]
     if address == cli.ATROPOS:
-        return make_parser(command, ReasoningGymEnv)
+        return make_parser(command, packaged_settings())
     module, _, function = address.partition(":")
     start = getattr(importlib.import_module(f"reasoning_gym_environment.{module}"), function)
     with mock.patch.object(argparse.ArgumentParser, "print_help", request_help):

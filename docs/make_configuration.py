@@ -1,16 +1,20 @@
-"""Write docs/configuration.md from the settings: python docs/make_configuration.py [--check]
+"""Write docs/configuration.md and data/names.json from the settings: python docs/make_configuration.py [--check]
 
 Names, defaults and descriptions (the docstrings) come from the config classes, and the headings from the comments in
 them. This script has descriptions of the settings that only Atropos declares, because some of them have another effect
-here. `--check` only compares the file with the settings, and exits with 1 if they differ. `tests/docs` compares too.
+here. The package reads the names of its settings and of reasoning-gym's tasks from data/names.json, because their
+classes take seconds to import. `--check` only compares the files with the settings, and exits with 1 if they differ.
+`tests/docs` compares too.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,15 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import start_values
+from reasoning_gym_environment.atropos.command_line import settings_of, start_values
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
 from reasoning_gym_environment.settings.servers import Server
+from reasoning_gym_environment.tasks import reasoning_gym_source
+from reasoning_gym_environment.tasks.catalog import categories_in_registry
+from reasoning_gym_environment.tasks.measured_data import DATA
 
 PAGE = Path(__file__).with_name("configuration.md")
+NAMES = DATA / "names.json"
 
 ATROPOS = {
     "max_num_workers": "Groups in progress for all servers. With -1, max_num_workers_per_node for each server. There "
@@ -108,14 +116,26 @@ HEAD = "| setting | class | commands | meaning |\n|---|---|---|---|\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/configuration.md from the settings.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is out of date")
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md and data/names.json from the settings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
     options = parser.parse_args()
-    text = page()
+    expected = {PAGE: page(), NAMES: names()}
     if options.check:
-        return int(text != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(text, encoding="utf-8")
+        return int(any(text != path.read_text(encoding="utf-8") for path, text in expected.items()))
+    for path, text in expected.items():
+        path.write_text(text, encoding="utf-8")
     return 0
+
+
+def names() -> str:
+    """Return the names of tasks and settings as JSON."""
+    document = {
+        "source": "written by docs/make_configuration.py",
+        "reasoning_gym_version": reasoning_gym_source.load().version,
+        "tasks": dict(sorted(categories_in_registry().items())),
+        "settings": list(map(asdict, settings_of(ReasoningGymEnv))),
+    }
+    return json.dumps(document, indent=1) + "\n"
 
 
 def page() -> str:

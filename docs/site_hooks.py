@@ -1,8 +1,9 @@
 """Hooks of MkDocs for the documentation site, which `make docs` builds. mkdocs.yml names this file.
 
 The pages have two homes: a git host, which shows every file of the repository, and the site, which shows only `docs/`.
-The hooks add README, CONTRIBUTING and CHANGELOG to the site and rewrite the links between `docs/` and the rest of the
-repository. They also add the pages of the API reference, which mkdocstrings fills from the docstrings, and append the
+The hooks add README, CONTRIBUTING and CHANGELOG to the site, with README as its first page, and rewrite the links
+between `docs/` and the rest of the repository. A link whose text is the name of a file gets the title of its page. The
+hooks also add the pages of the API reference, which mkdocstrings fills from the docstrings, and append the
 commands and the API reference to the navigation.
 """
 
@@ -21,8 +22,13 @@ from reasoning_gym_environment.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
-OUTSIDE = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Files of the repository outside `docs/` that are pages of the site -> the names of these pages."""
+RENAMED = {
+    "README.md": "index.md",
+    "docs/README.md": "documentation.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Files of the repository that are pages of the site under another name -> the names of these pages."""
 
 API_TITLES = {
     "api": "Tasks, streams and grades",
@@ -40,7 +46,7 @@ API_TITLES = {
 }
 """Module -> title of its page in the API reference, in the order of the navigation."""
 
-LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 SOURCE = re.compile(r'(?<=src=")(?P<target>[^":]+)(?=")')
 CODE_BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LIST_AFTER_TEXT = re.compile(r"^((?![*-] |\d+\. |\s).+\n)(?=([*-]|\d+\.) )", re.MULTILINE)
@@ -56,8 +62,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages that are not files of `docs/`."""
-    for name, page in OUTSIDE.items():
+    """Add the pages that are not files of `docs/`, or have another name there."""
+    files.remove(files.src_uris["README.md"])
+    for name, page in RENAMED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
     for module in API_TITLES:
         files.append(File.generated(config, api_uri(module), content=api_page(module)))
@@ -108,13 +115,22 @@ def rewritten_link(link: re.Match[str], source: str) -> str:
     """
     target = target_on_site(link["target"], source)
     if target is not None:
-        return f"[{link['text']}]({target}{link['anchor'] or ''})"
+        text = link["text"]
+        if text.endswith(".md"):
+            text = title_of(ROOT / in_repository(link["target"], source))
+        return f"[{text}]({target}{link['anchor'] or ''})"
     path = in_repository(link["target"], source)
     if not (ROOT / path).exists():
         return link[0]
     if "`" in link["text"] or link["text"] == path:
         return f"`{path}`"
     return f"{link['text']} (`{path}`)"
+
+
+def title_of(path: Path) -> str:
+    """The first heading of a page."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next(line.removeprefix("# ") for line in lines if line.startswith("# "))
 
 
 def target_on_site(target: str, source: str) -> str | None:
@@ -134,8 +150,8 @@ def in_repository(target: str, source: str) -> str:
 
 def site_path(path: str) -> str | None:
     """Where the site has a file of the repository, or None."""
-    if path in OUTSIDE:
-        return OUTSIDE[path]
+    if path in RENAMED:
+        return RENAMED[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return None

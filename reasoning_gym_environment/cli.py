@@ -68,12 +68,12 @@ COMMANDS = {
         "check that this machine makes the same held-out questions as another",
     ),
     "grade-server": Command(
-        "integrations.servers:grade_server",
+        "commands.http_servers:grade_server",
         "grade completions over HTTP for other trainers",
         after_signal="",
     ),
     "openenv": Command(
-        "integrations.servers:openenv",
+        "commands.http_servers:openenv",
         "serve the tasks as an OpenEnv environment",
         after_signal="",
     ),
@@ -217,10 +217,15 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
     atexit.register(temporary.cleanup)
     tempfile.tempdir = temporary.name
     _use_home_if_there_is_none(temporary.name)
-    from .atropos import command_line
-    from .env import ReasoningGymEnv
+    from .atropos import flags
 
-    config = command_line.run(ReasoningGymEnv, arguments)
+    with flags.mistakes_end_the_command():
+        # The names are checked before the imports below, which take seconds.
+        given = flags.read(arguments, flags.packaged_settings())
+        from .atropos import command_line
+        from .env import ReasoningGymEnv
+
+        config = command_line.run(ReasoningGymEnv, given)
     if config is None:
         # A dry run leaves no results.
         return 0

@@ -121,7 +121,7 @@ class ReasoningGymEnv(BaseEnv):
         self.inference = InferenceClient(
             adapters_of(self.server.servers, self.tokenizer, config.context_length),
             tokenizer,
-            spending=Spending(config.limit_tokens),
+            spending=Spending(config.limit_tokens, config.prices),
         )
         self.prompts = Prompts(
             tokenizer,
@@ -419,7 +419,7 @@ class ReasoningGymEnv(BaseEnv):
     @classmethod
     def cli(cls) -> None:
         """`serve`, `process` or `evaluate`, as the process's arguments say; see atropos.command_line."""
-        command_line.run(cls, sys.argv[1:])
+        command_line.main(cls, sys.argv[1:])
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""

@@ -138,7 +138,11 @@ class Run:
     ) -> Run:
         """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
         logger.info("Starting workers and loading reasoning-gym.")
-        runtime = Runtime(config)
+        settings = config
+        if mode is Mode.EVALUATE:
+            # Training items are not drawn, so the levels of training are not needed.
+            settings = config.model_copy(update={"complexity_mode": None})
+        runtime = Runtime(settings)
         await runtime.start()
         try:
             logger.info("Using %s.", runtime.library.describe())
@@ -146,7 +150,7 @@ class Run:
                 logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
             runtime.check_held_out(config)
             item_source = runtime.item_source(
-                config,
+                settings,
                 too_long=prompts.too_long,
                 # `evaluate` draws no training items.
                 held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),

@@ -83,7 +83,12 @@ def sample(
     is_cut_off = outcome == "format_failure" and random.random() < 0.4
     question = f"Question {index} of {task}?"
     known = {"task": task, "category": category, "seed": index, "index": index, "attempt": attempt, "level": None}
-    known |= {"question": question, "question_digest": f"{task}/{index}", "gold_answer": answer, "manifest": manifest}
+    known |= {
+        "question": question,
+        "question_digest": f"{task}/{index}",
+        "expected_answer": answer,
+        "manifest": manifest,
+    }
     known |= {"messages": [{"role": "system", "content": "Think."}, *talk(question, thinking + reply)]}
     known |= {"model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome), "num_completion_tokens": length}
     known |= {"score": score, "native_score": score, "finish_reason": "length" if is_cut_off else "stop"}
@@ -98,7 +103,7 @@ def talk(question: str, reply: str) -> list[dict[str, str]]:
 def attacked(line: dict[str, Any], attack: str) -> dict[str, Any]:
     """The line with the attack in every text that a model or a file could have brought."""
     messages = [*line["messages"][:2], {"role": "assistant", "content": f"<think>{attack}</think>{attack}"}]
-    texts = {"question": attack, "question_digest": attack, "gold_answer": attack, "model_parsed": attack}
+    texts = {"question": attack, "question_digest": attack, "expected_answer": attack, "model_parsed": attack}
     return {**line, "messages": messages, **texts}
 
 

@@ -166,6 +166,38 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
 
 
+SLOW_TO_IMPORT = ("atroposlib", "transformers", "torch", "wandb", "reasoning_gym", "fastapi", "uvicorn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        *[([command, "--help"], 0, "usage: ") for command in cli.COMMANDS],
+        (["serve", "--env.sed", "3"], 2, "Did you mean seed?"),
+        (["process", "--config", "run.yaml"], 2, "Did you mean group_size?"),
+        (["evaluate", "--env.eval_tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["serve", "--env.exclude_tasks", "category:lgic"], 2, "Did you mean logic?"),
+        (["serve", "--env.include_tasks", "*_arithmetics"], 2, "No task matches"),
+        (["tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["audit", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["export", "--items", "1", "--to", "new", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+        (["grade-server", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
+    ],
+    ids=str,
+)
+def test_help_and_typos_take_no_slow_import(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("env: {group_siz: 4}\n")
+    program = f"""
+import sys, {cli.__name__} as cli
+try:
+    cli.main({arguments!r})
+finally:
+    print("imported:", *({{*{SLOW_TO_IMPORT!r}}} & sys.modules.keys()))"""
+    done = run(["-c", program], tmp_path)
+    assert done.returncode == code and said in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "imported:"
+
+
 def test_characters_that_the_terminal_cannot_print_are_escaped() -> None:
     program = f"""
 import sys, {cli.__name__} as cli

@@ -245,6 +245,7 @@ def print_summary(before: EvalResults, after: EvalResults, checks: Checks, dumps
     print(f"logs:     {logs}")
     # `make demo` does not activate the virtual environment.
     command = os.path.relpath(Path(sys.executable).with_name("reasoning-gym-env"))
-    print(f"next:     {command} report {logs}/held-out-* {dumps}/*.jsonl -o report.html")
+    compared = f"--compare {logs}/held-out-before {logs}/held-out-after"
+    print(f"next:     {command} report {compared} {dumps}/*.jsonl -o report.html")
     print("          README.md, “Train a real model”")
     return int(has_failed)

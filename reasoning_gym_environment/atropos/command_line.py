@@ -1,61 +1,58 @@
-"""Atropos' commands (serve, process, evaluate): read their settings once, check them, and run the command.
+"""Atropos' commands (serve, process, evaluate): make the settings of the run, check them, and run the command.
 
-    flags ──────────────────┐
-    --config FILE ──────────┼──> validated once ──> checked on this machine ──> the environment is built and run
-    the command's defaults ─┘
+    flags and file (flags.py) ──┐
+    the command's defaults ─────┴──> validated once ──> checked on this machine ──> the environment is built and run
 
 The flags have Atropos' names: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
-Flags win over the file, and the file wins over the defaults (`config_init`). The log reports all invalid settings at
-once, in a line each, and suggests the nearest names for an unknown name. Names that only Atropos or its trainers use
-cause a warning (original_names.py). The command stops before any work if it cannot write its results. API keys are
-never printed, logged or written; they are removed from sys.argv, which wandb uploads.
+Flags win over the file, and the file wins over the defaults (`config_init`). The log reports all invalid values at
+once, in a line each. The command stops before any work if it cannot write its results. API keys are never printed,
+logged or written; they are removed from sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
-import re
 import sys
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, get_args
 
 import yaml
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
-from ..evaluation.runner import SETTINGS
+from ..errors import EnvironmentSetupError
+from ..evaluation.runner import ANSWERS, REMEDY, SAMPLES
 from ..settings.components import problems_of
 from ..settings.help import RARELY_SET, is_shown
 from ..settings.servers import PLACEHOLDER, STARS, Server
-from ..tasks.catalog import check_names
-from ..utils.logs import StderrHandler
+from ..storage.append_log import differences
+from ..storage.file_names import EVALUATION_SETTINGS
 from ..utils.terminal import check_file, check_folder
-from .original_names import SETTINGS_WITHOUT_EFFECT
+from .flags import COMMANDS, KEY, Given, Setting, mistakes_end_the_command, read
 
 logger = logging.getLogger(__name__)
 
-COMMANDS = ("serve", "process", "evaluate")
-BAD_INPUT = 2
 ENDED_EARLY = 1
 """The exit code of an environment that has made its steps while the trainer has steps left. The log says so."""
-"""Exit code for settings that the user must change."""
 
-KEY = "openai.api_key"
 KEY_ENV = "openai.api_key_env"
-VARIABLE = re.compile(r"\$\{(?:(?:oc\.)?env:)?([A-Za-z_]\w*)[^{}]*\}")
-"""A variable as shells and OmegaConf write it. The group is its name, without a default, which may be an API key."""
 
-MERGE = "tag:yaml.org,2002:merge"
-"""The tag of the key `<<`."""
-
-SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
+SAME_EVALUATION = (
+    "eval_seed",
+    "eval_complexity",
+    "num_eval_samples_per_task",
+    "eval_completions",
+    "eval_temperature",
+    "answer_format",
+    "system_prompt",
+    "chat_template",
+    "chat_template_kwargs",
+)
+"""With another value of such a setting, an evaluation has other questions or other requests."""
 
 
 class Sections(BaseModel):
@@ -70,33 +67,26 @@ class Sections(BaseModel):
     """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
 
 
-def run(environment: Any, arguments: Sequence[str]) -> Any:
-    """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
+def main(environment: Any, arguments: Sequence[str]) -> None:
+    """Run the command that the arguments name, with this class of environment (a BaseEnv).
 
-    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, with 1
-    if `serve` ends before the trainer, and with 128 + the number of the signal that ended the command.
+    Exits with 0 after `--help`, with 2 for bad input, with 1 if `serve` ends before the trainer, and with 128 + the
+    number of the signal that ended the command.
     """
-    set_up_logging()
-    try:
-        return _run(environment, arguments)
-    except EnvironmentSetupError as error:
-        for line in str(error).splitlines():
-            logger.error("%s", line)
-        sys.exit(BAD_INPUT)
+    with mistakes_end_the_command():
+        run(environment, read(arguments, settings_of(environment)))
 
 
-def _run(environment: Any, arguments: Sequence[str]) -> Any:
-    command = arguments[0] if arguments else ""
-    if command not in COMMANDS:
-        raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-    parser = make_parser(command, environment, shows_all="--help-all" in arguments)
-    parsed, words = parser.parse_known_args(arguments[1:])
-    flags = vars(parsed)
-    remove_key_from_arguments(flags.get(KEY))
-    is_verbose = flags.pop("verbose", False)
-    settings = settings_of_run(command, environment, flags, words)
+def run(environment: Any, given: Given) -> Any:
+    """Run a command. Returns its settings, or None after a dry run.
+
+    Raises EnvironmentSetupError for bad input, and exits with 1 if `serve` ends before the trainer.
+    """
+    command = given.command
+    remove_key_from_arguments(given.flags["openai"].get("api_key"))
+    settings = settings_of_run(environment, given)
     check_settings(command, settings)
-    as_yaml = log_settings(settings, start_values(command, environment), is_verbose=is_verbose)
+    as_yaml = log_settings(settings, start_values(command, environment), is_verbose=given.is_verbose)
     env = environment(
         config=settings.env,
         # Without servers in the settings, the class names servers in a form that only Atropos reads.
@@ -116,21 +106,7 @@ def _run(environment: Any, arguments: Sequence[str]) -> Any:
     return None if settings.env.dry_run else settings.env
 
 
-def set_up_logging() -> None:
-    """Log to stderr, and log warnings too."""
-    logging.basicConfig(level=logging.INFO, handlers=[StderrHandler()])
-    logging.captureWarnings(True)
-    warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
-
-
-# --- the flags
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises EnvironmentSetupError where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise EnvironmentSetupError(message.removeprefix("argument "))
+# --- the settings of a class
 
 
 def config_class(environment: Any) -> type[BaseEnvConfig]:
@@ -145,88 +121,34 @@ def config_class(environment: Any) -> type[BaseEnvConfig]:
     return declared if issubclass(declared, returned) else returned
 
 
-def settings(environment: Any) -> dict[str, FieldInfo]:
-    """Every setting, by its full name."""
-    found: dict[str, FieldInfo] = {}
-    for name, field in config_class(environment).model_fields.items():
-        found[f"env.{name}"] = field
-    for name, field in Server.model_fields.items():
-        found[f"openai.{name}"] = field
-    for name in ("slurm", "testing"):
-        found[name] = Sections.model_fields[name]
+def settings_of(environment: Any) -> list[Setting]:
+    """Every setting of this class of environment and of its servers, for the flags and their help."""
+    start = {command: start_values(command, environment) for command in COMMANDS}
+    found = []
+    for section, name, field in _fields(environment):
+        group = "server" if section == "openai" else "atropos"
+        if section == "env" and name not in BaseEnvConfig.model_fields:
+            group = "own"
+        setting = Setting(
+            f"{section}.{name}".removeprefix("."),
+            group,
+            field.description or "",
+            {command: _shown(start[command].get(section, {}).get(name, field.default)) for command in COMMANDS},
+            [command for command in COMMANDS if is_shown(name, field, command)],
+            is_switch=field.annotation is bool,
+            may_be_none=type(None) in get_args(field.annotation),
+        )
+        found.append(setting)
     return found
 
 
-def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> Parser:
-    """A parser with a flag for every setting. Its help shows the settings that most users set, or all of them."""
-    parser = Parser(
-        prog=f"reasoning-gym-env {command}",
-        usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
-        description="Flags win over the YAML file, and the file wins over the defaults below. In the file, env.NAME is "
-        "NAME in the section env, and openai.NAME is NAME in the section openai. A list of mappings under openai "
-        "describes several servers. The value `none` unsets a setting.",
-        epilog=None if shows_all else "`--help-all` shows all settings.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.add_argument("--help-all", action="help", help="print all settings and exit")
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="log every setting before the command starts",
-    )
-    files = parser.add_mutually_exclusive_group()
-    files.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a YAML file with sections env, openai, slurm and testing",
-    )
-    if command == "evaluate":
-        resume_help = "resume the evaluation in this folder, with the settings that it was started with"
-        files.add_argument("--resume", metavar="FOLDER", help=resume_help)
-    own_group = parser.add_argument_group("tasks, scoring, evaluation, files")
-    atropos_group = parser.add_argument_group("settings of Atropos")
-    server_group = parser.add_argument_group("the inference server")
-    start = start_values(command, environment)
-    for full_name, field in settings(environment).items():
-        section, _, name = full_name.rpartition(".")
-        if section == "openai":
-            group = server_group
-        elif section == "env" and name not in BaseEnvConfig.model_fields:
-            group = own_group
-        else:
-            group = atropos_group
-        help_text = argparse.SUPPRESS
-        if shows_all or is_shown(name, field, command):
-            default = start.get(section, {}).get(name, field.default)
-            help_text = help_of(field, default)
-        _add_setting(group, full_name, field, help_text)
-    return parser
-
-
-def help_of(field: FieldInfo, default: Any) -> str:
-    """The help of a setting: its description and its default."""
-    description = (field.description or "").rstrip(".")
-    text = f"{description} (default: {_shown(default)})"
-    # argparse formats the text with the % operator.
-    return text.strip().replace("%", "%%")
-
-
-def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str) -> None:
-    options: dict[str, Any] = {"dest": name, "metavar": "VALUE", "help": text}
-    if type(None) in get_args(field.annotation):
-        options["type"] = _none_or_text
-    if field.annotation is bool:
-        # `--env.NAME` alone means True.
-        options |= {"nargs": "?", "const": "True"}
-    flags = [f"--{name}"]
-    if name in SHORT_FLAGS:
-        flags.insert(0, SHORT_FLAGS[name])
-    group.add_argument(*flags, **options)
-
-
-def _none_or_text(text: str) -> str | None:
-    return None if text.strip().lower() == "none" else text
+def _fields(environment: Any) -> Iterator[tuple[str, str, FieldInfo]]:
+    for name, field in config_class(environment).model_fields.items():
+        yield "env", name, field
+    for name, field in Server.model_fields.items():
+        yield "openai", name, field
+    for name in ("slurm", "testing"):
+        yield "", name, Sections.model_fields[name]
 
 
 def _shown(value: Any) -> str:
@@ -235,96 +157,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value)
-
-
-# --- the file
-
-
-def read_yaml(path: Path | None) -> dict[str, Any]:
-    """The sections of a config file; `openai` is a list. Raises EnvironmentSetupError if it does not have sections."""
-    if path is None:
-        return {"env": {}, "openai": []}
-    try:
-        # The errors about a text quote its lines, which may hold an API key. The errors about a file do not.
-        with path.open(encoding="utf-8") as file:
-            loader = yaml.SafeLoader(file)
-            document = loader.get_single_node()
-            _check_document(path, document)
-            data: Any = None if document is None else loader.construct_document(document)
-    except OSError as error:
-        raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, ValueError) as error:
-        # PyYAML reads some values, such as dates, without its own errors.
-        raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    sections = dict(data) if isinstance(data, dict) else {"env": data}
-    sections.setdefault("env", {})
-    servers = sections.get("openai", [])
-    sections["openai"] = servers if isinstance(servers, list) else [servers]
-    mappings = [sections["env"]] + sections["openai"]
-    if not all(isinstance(mapping, dict) for mapping in mappings):
-        raise EnvironmentSetupError(
-            f"{path}: expected the sections env (a mapping), openai (a mapping, or a list of them), slurm and testing."
-        )
-    return sections
-
-
-def _check_document(path: Path, document: yaml.Node | None) -> None:
-    """Raise EnvironmentSetupError for each key that a mapping has twice, and for each variable in a value.
-
-    YAML keeps the last value of a key, and knows no variables, so both would be other settings than the file shows.
-    """
-    problems: list[str] = []
-    waiting = [("", document)] if document else []
-    checked: set[int] = set()
-    while waiting:
-        name, node = waiting.pop()
-        # An alias is the node itself again, perhaps within itself.
-        if id(node) in checked:
-            continue
-        checked.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            problems += _variables_in(name, node)
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [(name, part) for part in node.value]
-        elif isinstance(node, yaml.MappingNode):
-            problems += _repeated_keys(name, node)
-            waiting += [(_joined(name, key), value) for key, value in node.value]
-    if problems:
-        raise EnvironmentSetupError("\n".join(f"{path}, {problem}" for problem in problems))
-
-
-def _joined(name: str, key: yaml.Node) -> str:
-    if key.tag == MERGE:
-        return name
-    return f"{name}.{key.value}".removeprefix(".")
-
-
-def _repeated_keys(name: str, mapping: yaml.MappingNode) -> list[str]:
-    lines: dict[str, int] = {}
-    problems = []
-    for key, _ in mapping.value:
-        if key.tag == MERGE:
-            continue
-        full_name = _joined(name, key)
-        line = key.start_mark.line + 1
-        if full_name in lines:
-            problems.append(f"line {line}: {full_name} is already in line {lines[full_name]}. Keep one of them.")
-        lines.setdefault(full_name, line)
-    return problems
-
-
-def _variables_in(name: str, value: yaml.ScalarNode) -> list[str]:
-    found = VARIABLE.search(value.value)
-    if found is None:
-        return []
-    variable = found[1]
-    remedy = f"write its value, or leave {name} out and give the flag --{name}, in which the shell replaces variables"
-    if name == KEY:
-        remedy = f"use api_key_env: {variable}"
-    return [
-        f"line {value.start_mark.line + 1}: {name} has the variable {variable}, which is not replaced in this file: "
-        f"{remedy}."
-    ]
 
 
 # --- the settings of the run
@@ -351,36 +183,23 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     return {"env": values, "openai": _plain(server)}
 
 
-def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], words: Sequence[str]) -> Any:
+def settings_of_run(environment: Any, given: Given) -> Any:
     """The settings, with attributes named like the sections of a file. No servers means the servers of the class.
 
-    `flags` are values by the full names of settings: text, or None for `none`. `words` are the arguments that belong to
-    no setting. Logs a warning about names without effect. Raises EnvironmentSetupError with a line for each mistake.
+    Raises EnvironmentSetupError with a line for each invalid value.
     """
     problems = []
-    unknown = [word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")]
-    # Later words are not repeated: after an unknown flag, or after a name without dashes, a word may be an API key.
-    if words and not words[0].startswith("--"):
-        name = words[0].partition("=")[0]
-        problems.append(f"Expected --NAME VALUE, got {name!r}.")
-
-    given = _by_section(flags)
-    path = given[""].pop("config", None)
-    folder = given[""].pop("resume", None)
-    if folder is not None:
-        path = Path(folder, SETTINGS)
-        given["env"].setdefault("data_dir_to_save_evals", folder)
-    file = read_yaml(None if path is None else Path(path))
-    start = start_values(command, environment)
+    flags, file = given.flags, given.file
+    start = start_values(given.command, environment)
     servers = file["openai"] or _own_servers(environment)
-    if given["openai"] and len(servers) > 1:
+    if flags["openai"] and len(servers) > 1:
         problems.append("With several servers, their settings cannot be given as flags.")
-    if given["openai"] and not servers:
+    if flags["openai"] and not servers:
         servers = [{}]
-    given_servers = [server | given["openai"] for server in servers]
+    given_servers = [server | flags["openai"] for server in servers]
     servers = [start["openai"] | server for server in given_servers]
-    env = file["env"] | given["env"]
-    if command != "serve" and servers and servers[0]["server_type"] == "openai":
+    env = file["env"] | flags["env"]
+    if given.command != "serve" and servers and servers[0]["server_type"] == "openai":
         # Such a server exchanges text, so the number of tokens is only estimated.
         env.setdefault("tokenizer_name", "none")
     models = [server["model_name"] for server in given_servers if server.get("model_name")]
@@ -388,15 +207,7 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], wo
         # The default tokenizer belongs to the default model.
         env.setdefault("tokenizer_name", models[0])
 
-    known = [*settings(environment), "env", "openai", "config"]
-    values = _only_known("", file | given[""], known, unknown)
-    values["env"] = _only_known("env.", start["env"] | env, known, unknown)
-    values["openai"] = [_only_known("openai.", server, known, unknown) for server in servers]
-    for name in dict.fromkeys(unknown):
-        if name in SETTINGS_WITHOUT_EFFECT:
-            logger.warning("%s has no effect in this environment: %s.", name, SETTINGS_WITHOUT_EFFECT[name])
-        else:
-            problems.append(unknown_setting(name, known))
+    values = {**file, **flags[""], "env": start["env"] | env, "openai": servers}
     model = create_model("Settings", __base__=Sections, env=config_class(environment))
     try:
         validated = model.model_validate(values)
@@ -405,14 +216,6 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], wo
     if problems:
         raise EnvironmentSetupError("\n".join(problems))
     return validated
-
-
-def _by_section(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    sections: dict[str, dict[str, Any]] = {"env": {}, "openai": {}, "": {}}
-    for full_name, value in flags.items():
-        section, _, name = full_name.rpartition(".")
-        sections[section][name] = value
-    return sections
 
 
 def _own_servers(environment: Any) -> list[dict[str, Any]]:
@@ -426,33 +229,6 @@ def _plain(server: BaseModel) -> dict[str, Any]:
     return server.model_dump(mode="json", include=set(Server.model_fields))
 
 
-def _only_known(prefix: str, values: Mapping[Any, Any], known: Collection[str], unknown: list[str]) -> dict[str, Any]:
-    """The values that are settings. Adds the full names of all others to `unknown`."""
-    kept = {}
-    for name, value in values.items():
-        full_name = f"{prefix}{name}"
-        if full_name in known and "." not in str(name):
-            kept[name] = value
-        else:
-            unknown.append(full_name)
-    return kept
-
-
-def unknown_setting(name: str, known: Collection[str]) -> str:
-    """The line about a name that is no setting, which suggests names of the same section, or any names if it has none.
-
-    Names are compared without their section, because a section in common would make all of them similar.
-    """
-    section, separator, key = name.partition(".")
-    if separator and name in known:
-        return f"Expected {key} in the section {section} of the file, got {name!r} outside of the sections."
-    prefix = section + separator
-    of_section = [other.removeprefix(prefix) for other in known if other.startswith(prefix)]
-    if separator and of_section:
-        return f"{section}: {unknown_name('setting', key, of_section, SETTINGS_ARE_LISTED)}"
-    return str(unknown_name("setting", name, known, SETTINGS_ARE_LISTED))
-
-
 def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     config = settings.env
@@ -464,12 +240,32 @@ def check_settings(command: str, settings: Any) -> None:
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
     if command == "evaluate" and config.data_dir_to_save_evals is None:
         logger.info("Completions will not be saved. Set env.data_dir_to_save_evals to save them and to allow a resume.")
-    asked = [name for name in config.eval_tasks if name != "all" and not name.isdecimal()]
-    check_names(
-        [*config.include_tasks, *config.exclude_tasks, *config.task_weights, *config.task_overrides, *asked],
-        config.task_modules,
-    )
+    if command == "evaluate":
+        _check_resumed(settings)
     _check_output_paths(command, config)
+
+
+def _check_resumed(settings: Any) -> None:
+    """Raise EnvironmentSetupError if the folder of results has an evaluation with other settings.
+
+    AnswerLog compares everything, but only when the questions exist, which takes longer.
+    """
+    if settings.env.data_dir_to_save_evals is None:
+        return
+    folder = Path(settings.env.data_dir_to_save_evals)
+    has_results = (folder / ANSWERS).is_file() or (folder / SAMPLES).is_file()
+    path = folder / EVALUATION_SETTINGS
+    if not has_results or not path.is_file():
+        return
+    try:
+        old = yaml.safe_load(path.read_text(encoding="utf-8"))["env"]
+    except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
+        # A killed command may have left a part of the file.
+        return
+    now = settings.env.model_dump(mode="json", include=set(SAME_EVALUATION))
+    changes = differences(now | old, now)
+    if changes:
+        raise EnvironmentSetupError(f"{folder} holds another evaluation: {changes}. {REMEDY}")
 
 
 def _check_output_paths(command: str, config: Any) -> None:

@@ -34,8 +34,9 @@ from ..records import Outcome, Score
 from ..sampling.seeds import derive_seed
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import config_of
+from ..tasks.catalog import check_names, config_of
 from ..tasks.difficulty_ladder import build_ladder
+from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
 from ..utils.progress import Progress
 from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
@@ -94,8 +95,8 @@ VERDICTS = {
     "broken": "does not pay the right answer in full",
     "disputed": "has items whose own answer the solver disputes",
     "pays-garbage": "pays a worthless answer",
-    "solved-by-constant": "has a level on which one answer is right on most items",
-    "no-oracle": "has items that come without a right answer",
+    "solved-by-constant": "has a level on which an answer without work is right on most items",
+    "no-expected-answer": "has items that come without an expected answer",
     "not-graded": "has right answers that could not be scored",
     "no-items": "makes no items",
     "open-fault": "has a fault that is known and not mended",
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json, inputs=_input_files(options))
+    check_names(parse_names(options.tasks), options.task_modules)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
         document = _audit(options, solver)
@@ -184,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
     return parser
 
 
@@ -255,6 +257,8 @@ async def audit(
 
     notes = [] if comparison is None else audit_solver.notes(comparison)
     notes += [f"{level}: {text!r:.30} is right on {share:.0%} of its items" for level, text, share in solved]
+    known = _known_shortcuts(tasks.version, task, problems)
+    notes += known
     if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
         notes.append("its verifier evaluates answers")
     notes += _notes_on_scores([score for _, score in tried])
@@ -266,7 +270,7 @@ async def audit(
     if task in OPEN_FAULTS:
         notes.append(OPEN_FAULTS[task])
     disputed = comparison is not None and audit_solver.is_disputed(comparison)
-    verdict = judge(right, worthless, bool(solved), _why_unknown(made, tried), is_disputed=disputed)
+    verdict = judge(right, worthless, bool(solved or known), _why_unknown(made, tried), is_disputed=disputed)
     if verdict == "sound" and task in OPEN_FAULTS:
         verdict = "open-fault"
     result = {
@@ -300,7 +304,21 @@ def _why_unknown(made: Sequence[PromptedProblem], tried: Sequence[tuple[str, Sco
     if not made:
         return "no-items"
     is_tried = any(answer == RIGHT for answer, _ in tried)
-    return "not-graded" if is_tried else "no-oracle"
+    return "not-graded" if is_tried else "no-expected-answer"
+
+
+def _known_shortcuts(version: str, task: str, problems: Mapping[str, Sequence[PromptedProblem]]) -> list[str]:
+    """A note for each level on which an answer without work is known to be right on most items.
+
+    The audit itself tries constants. Such an answer can also be a copy or a cheap rule.
+    """
+    notes = []
+    for level, level_problems in problems.items():
+        config = level_problems[0].config if level_problems else {}
+        known = answer_without_work(version, task, config)
+        if known is not None and known.share > SOLVED:
+            notes.append(f"{level}: {known.reason}")
+    return notes
 
 
 def _notes_on_scores(scores: Sequence[Score]) -> list[str]:

@@ -3,7 +3,7 @@
     --items: items without completions, for reinforcement learning ──> see export_items.py
 
     dumps of serve, groups of process ──> groups ──> good completions, or pairs of a good and a bad one ──> FOLDER
-    --cold-start N: training items ──> their reference answers in the form that the prompt asks for ─────> FOLDER
+    --cold-start N: training items ──> their expected answers in the form that the prompt asks for ─────> FOLDER
 
         FOLDER/data/train.jsonl     one row a line: the text, its task, level, seed and score
         FOLDER/README.md            the card, which describes the rows
@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from .. import __version__
 from ..api import PromptedProblem, Tasks
@@ -43,7 +44,6 @@ from .export_items import (
     EVAL,
     EVAL_OPTIONS,
     ITEM_OPTIONS,
-    TASK_SETTINGS,
     TRAINING_DEFAULTS,
     add_options,
     any_complexity,
@@ -54,7 +54,7 @@ from .export_items import (
 )
 from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
-from .options import refuse_unused
+from .options import add_task_modules, add_tasks, check_tasks, refuse_unused
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -65,7 +65,7 @@ THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\
 COMPLETION_DEFAULTS: Mapping[str, Any] = {"min_score": 1.0, "per_question": 1}
 EXAMPLE_DEFAULTS: Mapping[str, Any] = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200
-"""The command gives up after this many items in a row without a reference answer."""
+"""The command gives up after this many items in a row without an expected answer."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,14 +95,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.format in ITEM_FORMATS and not options.items:
         raise EnvironmentSetupError(f"--format {options.format} has no completions: add --items N or --items eval.")
     _check_used(options)
+    check_tasks(options)
     if options.items:
         check_item_options(options)
     elif options.cold_start and (options.paths or options.format == "dpo"):
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     elif not options.cold_start and not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
-    defaults = {"tasks": "", **COMPLETION_DEFAULTS}
-    return argparse.Namespace(**{**defaults, **vars(options)})
+    return argparse.Namespace(**{**COMPLETION_DEFAULTS, **vars(options)})
 
 
 def _check_used(options: argparse.Namespace) -> None:
@@ -115,7 +115,7 @@ def _check_used(options: argparse.Namespace) -> None:
         used = {*ITEM_OPTIONS, *TRAINING_DEFAULTS}
     elif options.cold_start:
         kind = "--cold-start"
-        used = {"tasks", *TASK_SETTINGS, *EXAMPLE_DEFAULTS}
+        used = {*ITEM_OPTIONS, *EXAMPLE_DEFAULTS}
     else:
         kind = "An export of completions"
         used = {*COMPLETION_DEFAULTS}
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cold-start",
         type=positive,
         metavar="N",
-        help="write N training items with their reference answers, instead of completions",
+        help="write N training items with their expected answers, instead of completions",
     )
 
     _add_choice_of_items(parser)
@@ -176,11 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
-    chosen.add_argument(
-        "--tasks",
-        default=argparse.SUPPRESS,
-        help="names, globs or category:NAME, comma-separated (default: all tasks)",
-    )
+    add_tasks(chosen, default=argparse.SUPPRESS)
     chosen.add_argument(
         "--complexity",
         type=any_complexity,
@@ -207,12 +203,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="system message of the prompts, as in the setting system_prompt: a text, a file, or none",
     )
-    chosen.add_argument(
-        "--task-modules",
-        default=argparse.SUPPRESS,
-        metavar="MODULES",
-        help="modules with datasets of your own, comma-separated",
-    )
+    add_task_modules(chosen, default=argparse.SUPPRESS)
     chosen.add_argument(
         "--allow-unguarded-tasks",
         default=argparse.SUPPRESS,
@@ -249,7 +240,7 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
     summary = _Summary()
     settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
-        Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
+        Tasks(complexity_mode=settings["complexity"], **task_settings(options)) as tasks,
         _rows_file(folder) as target,
     ):
         examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)
@@ -268,7 +259,7 @@ def _write_examples(options: argparse.Namespace, folder: Path) -> str:
 
 
 def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProblem, str]]:
-    """Training items with their reference answers. Raises EnvironmentSetupError if the tasks' items have none."""
+    """Training items with their expected answers. Raises EnvironmentSetupError if the tasks' items have none."""
     without_answer = 0
     for problem in training_items(tasks, seed):
         answer = right_answer(problem.task, problem.entry)
@@ -278,7 +269,7 @@ def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProbl
             continue
         without_answer += 1
         if without_answer > MAX_WITHOUT_ANSWER:
-            raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no reference answers.")
+            raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no expected answers.")
 
 
 # --- rows of completions
@@ -315,9 +306,11 @@ def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: 
         if is_held_out(first["question"]):
             summary.skipped["a question that is held out for evaluation"] += 1
             continue
-        rows = list(_rows(group, options, taken_by_question[first["question_digest"]]))
+        good, reason = _good_completions(group, options)
+        worst = min(group.rollouts, key=_score_or_infinite)
+        rows = list(_rows(good, worst, options, taken_by_question[first["question_digest"]]))
         if not rows:
-            summary.skipped["a question that has its rows already, or a group without a good completion"] += 1
+            summary.skipped[reason or "a question that has its rows already"] += 1
         summary.rows[group.task] += len(rows)
         yield from rows
 
@@ -339,26 +332,49 @@ def _groups(files: Sequence[Path], summary: _Summary) -> Iterator[DumpedGroup]:
                 yield group
 
 
-def _rows(group: DumpedGroup, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
-    """Rows of a group's good completions, the best first.
+Rollout: TypeAlias = Mapping[str, Any]
+
+
+def _good_completions(group: DumpedGroup, options: argparse.Namespace) -> tuple[list[Rollout], str]:
+    """The group's completions that can have a row, the best first, or the reason why there are none."""
+    scored = [rollout for rollout in group.rollouts if rollout["score"] is not None]
+    if not scored:
+        return [], "a group whose completions are unscored"
+    good = [rollout for rollout in scored if rollout["score"] >= options.min_score]
+    if not good:
+        return [], f"a group without a completion of score {options.min_score:g} or more"
+    # A completion that was cut off, or that training masked for another reason, is not a good example.
+    good = [rollout for rollout in good if not rollout.get("mask_reason")]
+    if not good:
+        return [], "a group whose good completions were masked in training"
+    if options.format == "dpo":
+        lowest = min(rollout["score"] for rollout in scored)
+        good = [rollout for rollout in good if rollout["score"] > lowest]
+        if not good:
+            return [], "a group without a worse completion for a pair"
+    return sorted(good, key=_score_or_infinite, reverse=True), ""
+
+
+def _score_or_infinite(rollout: Rollout) -> float:
+    return math.inf if rollout["score"] is None else float(rollout["score"])
+
+
+def _rows(
+    good: Iterable[Rollout], worst: Rollout, options: argparse.Namespace, taken: set[int]
+) -> Iterator[dict[str, Any]]:
+    """Rows of good completions.
 
     `taken` has the hashes of the completions of this question that have a row, and gets the hashes of the new rows.
     """
-    scored = [rollout for rollout in group.rollouts if rollout["score"] is not None]
-    scored.sort(key=lambda rollout: float(rollout["score"]), reverse=True)
-    for rollout in scored:
+    for rollout in good:
         if len(taken) >= options.per_question:
             return
         prompt = rollout["messages"][:-1]
         reply = rollout["messages"][-1]
         text_hash = hash(reply["content"])
-        # A completion that was cut off, or that training masked for another reason, is not a good example.
-        if text_hash in taken or rollout["score"] < options.min_score or rollout.get("mask_reason"):
+        if text_hash in taken:
             continue
-        worst = scored[-1]
         if options.format == "dpo":
-            if worst["score"] >= rollout["score"]:
-                continue
             row = {
                 "prompt": prompt,
                 "chosen": [reply],

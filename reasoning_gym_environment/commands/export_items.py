@@ -36,17 +36,16 @@ DEFAULT_ITEM_FORMAT = "hf"
 MAX_REPEATS = 500
 """The command gives up after this many training items in a row whose questions have rows already."""
 
-TASK_SETTINGS = {
-    "task_modules": "modules",
-    "allow_unguarded_tasks": "allow_unguarded",
-    "task_overrides": "overrides",
-    "answer_format": "answer_format",
-    "system_prompt": "system_prompt",
-}
-"""Settings of a run that are options of `export` too, with their names as arguments of `Tasks`."""
-
-ITEM_OPTIONS = ("tasks", *TASK_SETTINGS)
-"""Options of both kinds of items."""
+ITEM_OPTIONS = (
+    "include_tasks",
+    "exclude_tasks",
+    "task_modules",
+    "allow_unguarded_tasks",
+    "task_overrides",
+    "answer_format",
+    "system_prompt",
+)
+"""Settings of a run that are options of both kinds of items."""
 
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
 
@@ -64,7 +63,7 @@ class EvalOption(NamedTuple):
 
 EVAL_OPTIONS = {
     "eval_tasks": EvalOption("eval_tasks", "eval_tasks"),
-    "eval_per_task": EvalOption("per_task", "num_eval_samples_per_task"),
+    "per_task": EvalOption("per_task", "num_eval_samples_per_task"),
     "eval_seed": EvalOption("seed", "eval_seed"),
     "eval_complexity": EvalOption("complexity", "eval_complexity"),
 }
@@ -91,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="held-out questions: a number of tasks, all, or names (default: 20)",
     )
     add(
-        "--eval-per-task",
+        "--per-task",
         type=positive,
         default=argparse.SUPPRESS,
         metavar="N",
@@ -141,9 +140,8 @@ def check_item_options(options: argparse.Namespace) -> None:
 
 
 def task_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `Tasks` for the given options of TASK_SETTINGS."""
-    given = vars(options)
-    return {argument: given[name] for name, argument in TASK_SETTINGS.items() if name in given}
+    """The given settings of `Tasks`."""
+    return {name: value for name, value in vars(options).items() if name in ITEM_OPTIONS}
 
 
 def items_file(options: argparse.Namespace) -> str:
@@ -191,7 +189,7 @@ class _Items:
 def _training(options: argparse.Namespace) -> _Items:
     given = {name: value for name, value in vars(options).items() if name in TRAINING_DEFAULTS}
     settings = {**TRAINING_DEFAULTS, **given}
-    with Tasks(options.tasks, complexity_mode=settings["complexity"], **task_settings(options)) as tasks:
+    with Tasks(complexity_mode=settings["complexity"], **task_settings(options)) as tasks:
         drawn = training_items(tasks, settings["seed"])
         problems = _different(drawn, options.items)
         return _Items("train", problems, tasks.version, settings)
@@ -202,7 +200,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
     settings = {}
     for name, option in EVAL_OPTIONS.items():
         settings[option.argument] = given.get(name, option.default)
-    with Tasks(options.tasks, **task_settings(options)) as tasks:
+    with Tasks(**task_settings(options)) as tasks:
         held_out = HeldOut(tasks, **settings, show_progress=True)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
@@ -250,6 +248,7 @@ def write_items(options: argparse.Namespace, folder: Path) -> str:
         form=form,
         items=items,
         options=options,
+        choice={"include_tasks": "all", **task_settings(options), **items.settings},
         task_settings=task_settings(options),
         completion=write_answer("42", items.problems[0].answer_format),
         version=__version__,

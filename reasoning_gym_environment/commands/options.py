@@ -1,27 +1,57 @@
-"""Options that several commands have, and the refusal of options that have no effect."""
+"""Options that several commands have, with one name and one meaning, and the refusal of options without effect.
+
+An option that is a setting of the environment too has the setting's name, except for `--tasks` and `--exclude`.
+"""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace, _ActionsContainer
 from collections.abc import Iterable
+from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..tasks.catalog import check_names
 from ..tasks.selectors import parse_names
 
+SHORT_FLAGS = {"include_tasks": "--tasks", "exclude_tasks": "--exclude"}
 
-def add_task_modules(parser: ArgumentParser) -> None:
+
+def flag_of(setting: str) -> str:
+    """The flag of a setting: include_tasks -> --tasks, task_modules -> --task-modules."""
+    return SHORT_FLAGS.get(setting, f"--{setting.replace('_', '-')}")
+
+
+def add_tasks(parser: _ActionsContainer, **options: Any) -> None:
+    """Add the options `--tasks` and `--exclude`, whose values are lists of names."""
+    for setting, help_text in (
+        ("include_tasks", "tasks to use: names, globs or category:NAME, comma-separated (default: all tasks)"),
+        ("exclude_tasks", "tasks not to use, in the same form"),
+    ):
+        parser.add_argument(
+            flag_of(setting), dest=setting, type=parse_names, metavar="TASKS", help=help_text, **options
+        )
+
+
+def add_task_modules(parser: _ActionsContainer, **options: Any) -> None:
     """Add the option `--task-modules`, whose value is a list of modules."""
     parser.add_argument(
-        "--task-modules",
+        flag_of("task_modules"),
         type=parse_names,
-        default=[],
         metavar="MODULES",
         help="modules with datasets of your own, comma-separated",
+        **options,
     )
+
+
+def check_tasks(options: Namespace) -> None:
+    """Raise UnknownNameError if `--tasks` or `--exclude` has a name that matches no task."""
+    given = vars(options)
+    names = parse_names(given.get("include_tasks")) + parse_names(given.get("exclude_tasks"))
+    check_names(names, parse_names(given.get("task_modules")))
 
 
 def refuse_unused(kind: str, options: Namespace, names: Iterable[str]) -> None:
     """Raise EnvironmentSetupError if the user has given one of the options `names`, which `kind` does not use."""
-    unused = [f"--{name.replace('_', '-')}" for name in names if name in options]
+    unused = [flag_of(name) for name in names if name in options]
     if unused:
         raise EnvironmentSetupError(f"{kind} does not use {', '.join(unused)}. Remove the option.")

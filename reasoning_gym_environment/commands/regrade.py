@@ -15,12 +15,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -30,6 +29,7 @@ from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.results import summarise
 from ..evaluation.runner import METRICS, SAMPLES, grading
+from ..evaluation.statistics import Estimate, Question, share
 from ..records import AnswerFormat, Completion, FormatFailure, Outcome, Problem, to_json
 from ..runtime import Runtime
 from ..scoring.extraction import extract_answer
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help="reward of a partly right answer in a group; exact: 0; native: reasoning-gym's partial score "
         "(default: exact)",
     )
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
     add(
         "--allow-unguarded-tasks",
         type=parse_names,
@@ -172,7 +172,11 @@ class _Regrader:
     tally: Tally
 
     async def regrade_file(self, path: Path, target: Path, bar: Any) -> None:
-        """Regrade the lines of `path` that `target` does not have yet, and write them to `target` in order."""
+        """Regrade the lines of `path` that `target` does not have yet, and write them to `target` in order.
+
+        There is no new file, and no new folder, if no line can be regraded.
+        """
+        new_folders = [folder for folder in target.parents if not folder.exists()]
         log = AppendLog(
             target,
             self.made_with,
@@ -190,6 +194,7 @@ class _Regrader:
                         log.append(record)
                         self.tally.add(record)
                 bar.update(sum(len(line) for _, line in batch))
+        _remove_if_empty(new_folders)
         if path.name == SAMPLES:
             self._write_metrics(path.with_name(METRICS), target)
 
@@ -243,6 +248,13 @@ class _Regrader:
         return None
 
 
+def _remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove empty folders, the innermost first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 def _digest_in(record: Mapping[str, Any]) -> str:
     return str(record["before"]["line"])
 
@@ -270,7 +282,7 @@ async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str,
         [credit] = credits
         has_crashed = score.outcome is Outcome.CRASHED
         fields = unscored_fields(score.outcome.value) if has_crashed else sample_fields(score, credit)
-        return _replace(record, {"gold_answer": answer, **fields})
+        return _replace(record, {"expected_answer": answer, **fields})
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, reward_fields(score, reward, credit))
@@ -324,14 +336,15 @@ def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 class Tally:
     """Counts of the new lines, and the lines that cannot be regraded."""
 
-    values: dict[str, Scores] = field(default_factory=dict)
-    """The scores by task."""
+    values: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    """The scores by task and question."""
     skipped: list[str] = field(default_factory=list)
     """For each line that cannot be regraded, its place and the reason."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a new line."""
-        pairs = self.values.setdefault(record["task"], [])
+        question = f"{record.get('seed')} {record.get('config')}"
+        pairs = self.values.setdefault(record["task"], {}).setdefault(question, [])
         if "question" in record:
             pairs.append((_score(record["before"], "score"), _score(record, "score")))
             return
@@ -340,32 +353,41 @@ class Tally:
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """The figures of each task, and of all tasks under the name "all"."""
-        summary = {task: _figures(pairs) for task, pairs in sorted(self.values.items())}
-        summary["all"] = _figures(list(chain.from_iterable(self.values.values())))
+        summary = {task: _figures({task: questions}) for task, questions in sorted(self.values.items())}
+        summary["all"] = _figures(self.values)
         return summary
 
 
 def _score(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
-    is_scored = isinstance(value, (int, float)) and str(row.get("outcome")) not in UNSCORED
-    return value if is_scored else None
+    # The file may come from anywhere.
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        return None
+    return None if str(row.get("outcome")) in UNSCORED else value
 
 
-def _figures(pairs: Scores) -> dict[str, Any]:
-    before = [old for old, _ in pairs if old is not None]
-    after = [new for _, new in pairs if new is not None]
+def _figures(tasks: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:
+    before: list[Question] = []
+    after: list[Question] = []
+    regraded = changed = 0
+    for task, questions in tasks.items():
+        for pairs in questions.values():
+            regraded += len(pairs)
+            changed += sum(old != new for old, new in pairs)
+            before.append(Question(task, tuple(old for old, _ in pairs if old is not None)))
+            after.append(Question(task, tuple(new for _, new in pairs if new is not None)))
     return {
-        "regraded": len(pairs),
-        "changed": sum(old != new for old, new in pairs),
-        "mean before": _mean(before),
-        "exact before": _mean([score >= 1.0 for score in before]),
-        "mean after": _mean(after),
-        "exact after": _mean([score >= 1.0 for score in after]),
+        "regraded": regraded,
+        "changed": changed,
+        "exact before": share(map(_exact, before)),
+        "exact after": share(map(_exact, after)),
+        "mean before": share(before),
+        "mean after": share(after),
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def _exact(question: Question) -> Question:
+    return Question(question.stratum, tuple(float(score >= 1.0) for score in question.values))
 
 
 def _show(tally: Tally) -> None:
@@ -376,7 +398,9 @@ def _show(tally: Tally) -> None:
     for task, figures in summary.items():
         cells = [_shown(figure) for figure in figures.values()]
         table.add_row(task, *cells)
-    print_table(Output(), table)
+    console = Output()
+    print_table(console, table)
+    console.print("exact: full credit; mean: the mean score. Intervals: 95%, clustered by question.")
     if tally.skipped:
         print(
             f"{len(tally.skipped)} lines are not regraded. The first:",
@@ -385,7 +409,7 @@ def _show(tally: Tally) -> None:
         )
 
 
-def _shown(figure: float | None) -> str:
-    if figure is None:
-        return "-"
-    return f"{figure:.1%}" if isinstance(figure, float) else str(figure)
+def _shown(figure: int | Estimate | None) -> str:
+    if isinstance(figure, Estimate):
+        return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"
+    return "-" if figure is None else str(figure)

@@ -1,7 +1,7 @@
 """The command `tasks`: a look at the tasks and their items before anything is trained.
 
 `reasoning-gym-env tasks` prints a table of all tasks, with what is known about each of them.
-`reasoning-gym-env tasks NAME` prints items of one task at some difficulty, with their config and their right answer.
+`reasoning-gym-env tasks NAME` prints items of one task at some difficulty, with their config and their expected answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, discover
+from ..tasks.catalog import Catalog, check_names, discover
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
@@ -28,15 +28,15 @@ from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.grade import CHECKS
 from .items import right_answer, training_items
-from .options import add_task_modules
+from .options import add_task_modules, add_tasks, check_tasks, flag_of
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
 
 NUMBERS = ("ms", "~tokens", "distinct")
-COLUMNS = ("task", "category", "levels", "oracle", "verifier", *NUMBERS)
+COLUMNS = ("task", "category", "levels", "expected", "verifier", *NUMBERS)
 LEGEND = (
-    "oracle: items come with a right answer. verifier: `checked` means that reasoning-gym's own verifier pays some "
+    "expected: items have an expected answer. verifier: `checked` means that reasoning-gym's own verifier pays some "
     "wrong answers, which verification: strict refuses (docs/verifiers.md). ms: time to make an item. ~tokens: length "
     "of its prompt. distinct: different questions in so many draws. These three were measured at the default config."
 )
@@ -51,7 +51,7 @@ WITHOUT_ANSWER = (
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 DEFAULT_SEED = 42
-LIST_OPTIONS = ("include",)
+LIST_OPTIONS = ("include_tasks", "exclude_tasks")
 ITEM_OPTIONS = ("complexity", "count", "seed")
 
 
@@ -63,8 +63,10 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     _check_options(options)
     if options.name is None:
+        check_tasks(options)
         _list_tasks(options)
     else:
+        check_names(parse_names(options.name), options.task_modules)
         _print_items(options)
     return 0
 
@@ -73,22 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
         usage="%(prog)s [NAME] [options]",
-        description="Without NAME: list the tasks, with their levels of difficulty, whether their items have a right "
-        "answer (oracle), how reliable their verifier is, and how long an item takes to make. With NAME: print items "
-        "of this task as training draws them, with their config and their right answer.",
+        description="Without NAME: list the tasks, with their levels of difficulty, whether their items have an "
+        "expected answer, how reliable their verifier is, and how long an item takes to make. With NAME: print items "
+        "of this task as training draws them, with their config and their expected answer.",
     )
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", help="print items of this task")
     add("--json", action="store_true", help="print plain data as JSON")
-    add_task_modules(parser)
+    add_task_modules(parser, default=[])
 
     listing = parser.add_argument_group("options for the list")
-    listing.add_argument(
-        "--include",
-        type=parse_names,
-        metavar="TASKS",
-        help="names, globs or category:NAME, comma-separated (default: all tasks)",
-    )
+    add_tasks(listing, default=[])
 
     items = parser.add_argument_group("options for items, with NAME")
     items.add_argument(
@@ -111,9 +108,9 @@ def _check_options(options: argparse.Namespace) -> None:
     has_name = options.name is not None
     unused = LIST_OPTIONS if has_name else ITEM_OPTIONS
     for option in unused:
-        if getattr(options, option) is not None:
+        if getattr(options, option) not in (None, []):
             remedy = "leave NAME out" if has_name else "give the NAME of a task"
-            raise EnvironmentSetupError(f"--{option} has no effect here: {remedy}, or remove it.")
+            raise EnvironmentSetupError(f"{flag_of(option)} has no effect here: {remedy}, or remove it.")
 
 
 # --- the list
@@ -121,7 +118,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _list_tasks(options: argparse.Namespace) -> None:
     with library.stdout_to_stderr():
-        catalog = discover(include=options.include or [], modules=options.task_modules)
+        catalog = discover(include=options.include_tasks, exclude=options.exclude_tasks, modules=options.task_modules)
         records = task_records(catalog)
     if options.json:
         print(json.dumps(records, indent=1))
@@ -146,7 +143,7 @@ def task_records(catalog: Catalog) -> list[dict[str, Any]]:
             "levels": len(ladders[task.name]),
             "has_curriculum": library.has_curriculum(task.name),
             "note": WITHOUT_EFFECT.get(task.name, ""),
-            "has_oracle": task.name not in WITHOUT_ANSWER,
+            "has_expected_answer": task.name not in WITHOUT_ANSWER,
             "verifier": "checked" if task.name in CHECKS else "native",
             "evaluates_answers": task.name in eval_guards.GUARDS,
             "measured": asdict(measured[task.name]) if task.name in measured else None,
@@ -163,13 +160,13 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
         levels = str(record["levels"])
         if not record["has_curriculum"]:
             levels += " (no curriculum)"
-        oracle = "yes" if record["has_oracle"] else "no"
+        has_answer = "yes" if record["has_expected_answer"] else "no"
         numbers = _measured_numbers(record["measured"])
         table.add_row(
             record["task"],
             record["category"],
             levels,
-            oracle,
+            has_answer,
             record["verifier"],
             *numbers,
         )
@@ -221,7 +218,7 @@ def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _record(problem: PromptedProblem) -> dict[str, Any]:
     record = {name: getattr(problem, name) for name in SHOWN}
-    record["oracle_answer"] = right_answer(problem.task, problem.entry)
+    record["expected_answer"] = right_answer(problem.task, problem.entry)
     return record
 
 
@@ -230,13 +227,13 @@ def _panel(item: dict[str, Any]) -> Panel:
     if item["level"] is not None:
         difficulty = f"level {item['level']}, complexity {item['complexity']:.2f}"
     config = ", ".join(f"{name}={value!r}" for name, value in item["config"].items())
-    answer = item["oracle_answer"]
+    answer = item["expected_answer"]
     if answer is None:
-        answer = "none: this item comes without a right answer"
+        answer = "none: this item comes without an expected answer"
     body = Text()
     body.append(f"{config}\n\n", "dim")
     body.append(item["question"])
-    body.append("\n\noracle answer: ", "bold")
+    body.append("\n\nexpected answer: ", "bold")
     body.append(answer or "an empty answer")
     return Panel(
         body,

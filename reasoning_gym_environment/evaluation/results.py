@@ -42,6 +42,10 @@ FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
 NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
 """Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
 
+PROMPT_TOO_LONG = "prompt_too_long"
+MORE_ROOM = "raise env.max_token_length, or env.context_length if it is set"
+"""The remedy for questions whose prompt leaves no room for a completion."""
+
 SCORED_OUTCOMES = [outcome for outcome in Outcome if outcome.is_scored or outcome in NO_VERDICT]
 
 
@@ -120,6 +124,8 @@ def summarise(samples: Sequence[EvalSample]) -> EvalResults:
     scored = [sample for sample in samples if _is_scored(sample)]
     reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if not _is_scored(sample))
     most_frequent = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+    if PROMPT_TOO_LONG in reasons:
+        most_frequent += f". For {PROMPT_TOO_LONG}, {MORE_ROOM}"
     if not scored:
         detail = most_frequent or "none was requested"
         raise EnvironmentSetupError(f"Evaluation scored none of {len(samples)} completions: {detail}.")

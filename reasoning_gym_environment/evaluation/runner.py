@@ -29,6 +29,7 @@ from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer, score_with_retry
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
+from ..storage.file_names import EVALUATION_SETTINGS
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
@@ -36,6 +37,7 @@ from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
 from .questions import EvalSet
+from .results import MORE_ROOM, PROMPT_TOO_LONG
 from .statistics import Question
 
 if TYPE_CHECKING:
@@ -87,19 +89,25 @@ class Evaluator:
     """The first evaluation of the run, with which later ones are compared."""
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
-        """One sentence on what `samples` will request."""
+        """Sentences on what `samples` will request."""
         requests = 0
+        too_long = 0
         prompt_tokens = 0
         completion_tokens = 0
         for key, problem in self._problems_by_key(eval_set).items():
             if key not in answers.finished:
                 size = len(self.prompts.of_question(problem.question).tokens)
                 budget = self.prompts.room_for_evaluation(size)
-                if budget is not None:
-                    requests += 1
-                    prompt_tokens += size
-                    completion_tokens += budget
-        return self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
+                if budget is None:
+                    too_long += 1
+                    continue
+                requests += 1
+                prompt_tokens += size
+                completion_tokens += budget
+        plan = self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
+        if too_long:
+            plan += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
+        return plan
 
     def _problems_by_key(self, eval_set: EvalSet) -> dict[AnswerKey, Problem]:
         """The problem of every completion that this evaluation needs."""
@@ -183,7 +191,7 @@ class Evaluator:
         prompt = self.prompts.render(messages)
         budget = self.prompts.room_for_evaluation(len(prompt.tokens))
         if budget is None:
-            return self._unscored(problem, attempt, "prompt_too_long")
+            return self._unscored(problem, attempt, PROMPT_TOO_LONG)
         parameters = RequestParameters(
             n=1,
             max_tokens=budget,
@@ -237,7 +245,6 @@ async def graded_sample(
 ANSWERS = "answers.jsonl"
 SAMPLES = "samples.jsonl"
 METRICS = "metrics.json"
-SETTINGS = "evaluate_config.yaml"
 
 IDENTITY_SETTINGS = (
     "model_name",
@@ -304,7 +311,7 @@ class AnswerLog:
         if file is None:
             return
         if not file.size and self._settings:
-            file.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
+            file.path.with_name(EVALUATION_SETTINGS).write_text(self._settings, encoding="utf-8")
         file.append(sample)
 
     def abandon(self) -> None:

@@ -231,7 +231,7 @@ def _texts_of(question: AskedQuestion, rollouts_at: Callable[[Path, int], Sequen
             first = {
                 "question": _cut(texts.get("question")),
                 "prompt": prompt,
-                "expected": _cut(sample.get("gold_answer")),
+                "expected": _cut(sample.get("expected_answer")),
             }
         thinking, reply = split_thinking(reply_of(texts))
         shown: dict[str, Any] = {

@@ -123,8 +123,8 @@ class TasksSettings(BaseModel):
 
     # Tasks.
     include_tasks: Names = []
-    """Tasks to serve, by name (countdown), pattern (*_arithmetic) or category (category:logic), as a list or
-    separated by commas. Empty: all tasks.
+    """Tasks to serve, by name (countdown), pattern (*_arithmetic) or category (category:math, category:logic,
+    category:games), as a list or separated by commas. Empty: all tasks.
     """
     exclude_tasks: Names = []
     """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""

@@ -50,6 +50,20 @@ MAIN_FILE = "reasoning_gym_environment.py"
 DUMPS = "data_dumps"
 
 
+def _prices(given: Any) -> Any:
+    """The two prices that a text with a comma has. Raises ValueError."""
+    prices = given.split(",") if isinstance(given, str) else given
+    if prices is None or given == "none":
+        return None
+    try:
+        numbers = [float(price) for price in prices]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != 2 or not all(0 <= number < math.inf for number in numbers):
+        raise ValueError(f"expected two prices, of prompts and of completions, such as 0.15,0.60, got {given!r:.100}")
+    return numbers
+
+
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
     """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
 
@@ -122,6 +136,10 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     limit_tokens: Annotated[int | None, LIMITED] = Field(None, ge=1)
     """Send no more requests after this many tokens, prompts included. The command then ends with the answers that
     it has. Requests in progress may exceed the limit. The short form is --limit-tokens.
+    """
+    prices: Annotated[list[float] | None, BeforeValidator(_prices), LIMITED] = None
+    """Dollars per million prompt tokens and per million completion tokens, such as 0.15,0.60. With them, estimates and
+    counts of tokens have their cost. The short form is --prices.
     """
     dry_run: Annotated[bool, LIMITED] = False
     """Only estimate the number of requests and tokens, and request no completions. The short form is --dry-run."""

@@ -8,6 +8,9 @@ import re
 LONGEST = 255
 """Bytes that a file system allows in the name of a file."""
 
+EVALUATION_SETTINGS = "evaluate_config.yaml"
+"""The file beside the results of `evaluate` that has the settings of the command."""
+
 MARK = "+"
 """Stands before a hash. A name without a hash never contains it, so it never equals a name with a hash."""
 

@@ -74,7 +74,7 @@ def sample_of(
     sample = {
         "messages": messages,
         "question": problem.question,
-        "gold_answer": problem.entry.get("answer"),
+        "expected_answer": problem.entry.get("answer"),
         **fields,
         "finish_reason": finish_reason,
         "num_completion_tokens": num_completion_tokens,
@@ -324,7 +324,7 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
         "index": index,
         "level": level,
         "seed": record.get("seed"),
-        "gold_answer": record.get("expected_answer"),
+        "expected_answer": record.get("expected_answer"),
     }
     samples = []
     for (rollout, conversation), reward in zip(rollouts, rewards, strict=True):

@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unkn
 from ..records import to_json
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import load_facts, names_in_file
+from .measured_data import categories_in_file, load_facts
 
 logger = logging.getLogger(__name__)
 
@@ -99,19 +99,24 @@ class Catalog:
 
 
 def check_names(names: Iterable[str], modules: Iterable[str]) -> None:
-    """Raise UnknownNameError for the name of a task that does not exist.
+    """Raise UnknownNameError for a name, glob or category that matches no task.
 
-    Loads reasoning-gym and the user's `modules` only if the packaged data lack a name. So a misspelt name is found
-    before anything slow begins. Globs and categories are checked later.
+    The names of the release of reasoning-gym are packaged, so that a misspelt name is found before anything slow
+    begins. reasoning-gym is loaded only where there may be other tasks: with modules of the user, in a program that has
+    loaded it already, and with another release.
     """
-    exact = {name for name in names if selectors.is_exact(name)}
-    if exact <= names_in_file():
-        return
-    library.load()
-    library.import_modules(tuple(modules))
-    categories = {name: _category(dataset_class) for name, (dataset_class, _) in library.registry().items()}
-    for name in sorted(exact):
+    modules = tuple(modules)
+    categories = categories_in_file(library.installed_version())
+    if modules or library.is_loaded() or not categories:
+        library.import_modules(modules)
+        categories = categories_in_registry()
+    for name in sorted(set(names)):
         selectors.matching(name, categories)
+
+
+def categories_in_registry() -> dict[str, str]:
+    """The category of each task that is registered with reasoning-gym."""
+    return {name: _category(dataset_class) for name, (dataset_class, _) in library.registry().items()}
 
 
 def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
@@ -182,7 +187,7 @@ def discover(
     """
     library.import_modules(tuple(modules))
     known = library.registry()
-    categories = {name: _category(dataset_class) for name, (dataset_class, _) in known.items()}
+    categories = categories_in_registry()
     resolved = selectors.resolve_weights(weights or {}, categories)
     typed = _checked_overrides(overrides or {}, known)
     excluded = selectors.excluded_tasks(include, exclude, resolved, categories)

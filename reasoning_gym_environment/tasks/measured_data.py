@@ -3,6 +3,7 @@
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
     farming.json           which wrong answers earn a reward, and what a constant solves      benchmarks/questions
     published_*.json       results of published models, and their configs                     benchmarks/facts
+    names.json             tasks with their categories, and settings               docs/make_configuration.py
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
 facts, and training does not exclude it for its verifier.
@@ -59,9 +60,14 @@ def load_facts(version: str) -> Mapping[str, TaskFacts]:
     return {task: _facts(entry) for task, entry in entries.items()}
 
 
-def names_in_file() -> set[str]:
-    """The tasks of the release of reasoning-gym that was measured."""
-    return set(packaged("task_facts.json")["tasks"])
+def categories_in_file(version: str) -> dict[str, str]:
+    """The category of each task of this release of reasoning-gym; empty if the packaged names are of another release.
+
+    docs/make_configuration.py writes the file.
+    """
+    document = packaged("names.json")
+    categories: dict[str, str] = document["tasks"]
+    return categories if document["reasoning_gym_version"] == version else {}
 
 
 def _facts(entry: Mapping[str, Any]) -> TaskFacts:

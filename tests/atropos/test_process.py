@@ -198,6 +198,7 @@ NOT_IN_GROUPS = {
     "context_length",
     "limit_tokens",
     "dry_run",
+    "prices",
     "debug_logging",
     "suppress_base_env_logs",
     "dump_rollouts",

@@ -115,7 +115,7 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     module, target = tmp_path / "bad_tasks.py", tmp_path / "audit.json"
     module.write_text(TASK)
     tasks = ["chain_sum", "mostly_seven", "--task-modules", str(module)]
-    limits = ["--items", "2", "--draws", "40", "--fail-on", "solved-by-constant,no-oracle"]
+    limits = ["--items", "2", "--draws", "40", "--fail-on", "solved-by-constant,no-expected-answer"]
     assert main([*tasks, *limits, "--json", str(target)]) == 1
     found = {one["task"]: one for one in json.loads(target.read_text())["tasks"]}
     chain, seven = found["chain_sum"], found["mostly_seven"]
@@ -254,3 +254,11 @@ def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound(
     assert main(["chain_sum", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
     [result] = json.loads(target.read_text())["tasks"]
     assert result["verdict"] == "open-fault" and result["notes"] == ["some sums are wrong"]
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_level_that_a_copy_solves_is_named_although_no_constant_solves_it(tmp_path: Path) -> None:
+    target = tmp_path / "audit.json"
+    assert main(["string_insertion", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
+    [result] = json.loads(target.read_text())["tasks"]
+    assert result["verdict"] == "solved-by-constant" and "level 0: an answer without work" in result["notes"][1]

@@ -125,7 +125,7 @@ def test_a_port_that_is_taken_is_reported_in_one_line(capsys: pytest.CaptureFixt
         port = other.getsockname()[1]
         address = f"127.0.0.1 port {port} cannot be used"
         with pytest.raises(SystemExit) as end:
-            cli.main(["grade-server", f"--port={port}", "--include=gcd"])
+            cli.main(["grade-server", f"--port={port}", "--tasks=gcd"])
     assert end.value.code == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"reasoning-gym-env: --host and --port: expected a free port of this machine, but {address}")

@@ -18,7 +18,7 @@ from reasoning_gym_environment.commands.dataset_folder import CARD
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 TASKS = "chain_sum,spell_backward"
-CHOICE = ("--items", "eval", "--tasks", TASKS, "--eval-tasks", "all", "--eval-per-task", "2")
+CHOICE = ("--items", "eval", "--tasks", TASKS, "--eval-tasks", "all", "--per-task", "2")
 
 
 def exported(folder: Path, *options: str) -> Path:

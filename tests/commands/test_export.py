@@ -66,8 +66,8 @@ def test_messages_are_the_conversations_of_good_completions(dump: Path, capsys: 
     about = {"task": "gcd", "category": "arithmetic", "level": 2, "index": 3, "seed": 11, "score": 1.0}
     assert row == {"messages": [*PROMPT, {"role": "assistant", "content": "right"}], **about}
     output = capsys.readouterr().out
-    assert "Skipped: a line that holds no group (2), a question that has its rows already, or a group without" in output
-    assert "a question that is held out for evaluation (1)." in output
+    assert "Skipped: a group without a completion of score 1 or more (1), a line that holds no group (2), " in output
+    assert "a question that has its rows already (1), a question that is held out for evaluation (1)." in output
     card = (dump.parent / "out" / "README.md").read_text()
     assert "| gcd | 4 | 1 |" in card and "path: data/train.jsonl" in card
 
@@ -84,6 +84,25 @@ def test_a_pair_is_the_best_and_the_worst_that_has_a_score(dump: Path) -> None:
     (row,) = exported(dump, "--format", "dpo")
     assert (row["prompt"], row["chosen"][0]["content"], row["rejected"][0]["content"]) == (PROMPT, "right", "wrong")
     assert (row["score"], row["score_rejected"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "options", "reason"),
+    [
+        ([rollout("x", 0.0, outcome="timeout")], [], "a group whose completions are unscored (1)"),
+        ([rollout("x", 0.5)], ["--min-score", "0.75"], "a group without a completion of score 0.75 or more (1)"),
+        ([rollout("x", 1.0, mask_reason="too_long")], [], "a group whose good completions were masked in training (1)"),
+        ([rollout("x", 1.0), rollout("y", 1.0)], ["--format", "dpo"], "a group without a worse completion for a pair"),
+    ],
+)
+def test_a_group_without_a_row_has_the_true_reason(
+    rollouts: list[Any], options: list[str], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "dump.jsonl"
+    path.write_text(json.dumps(group(*rollouts)) + "\n")
+    with pytest.raises(EnvironmentSetupError) as refused:
+        exported(path, *options)
+    assert reason in str(refused.value)
 
 
 def test_an_export_is_not_replaced(dump: Path) -> None:
@@ -115,7 +134,7 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
         entry = library.create_dataset(row["task"], seed=row["seed"], size=1, **config)[0]
         assert entry["question"] == row["prompt"][1]["content"]
         assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
-    with pytest.raises(EnvironmentSetupError, match="no reference answers"):
+    with pytest.raises(EnvironmentSetupError, match="no expected answers"):
         export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()
 

@@ -81,7 +81,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
     made = {}
     chosen: dict[str, tuple[str, ...]] = {
         "train": ("--items", str(ITEMS), "--complexity", "none"),
-        "eval": ("--items", "eval", "--eval-tasks", "all", "--eval-per-task", "1"),
+        "eval": ("--items", "eval", "--eval-tasks", "all", "--per-task", "1"),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "SandboxGrader", InProcessGrader)

@@ -101,7 +101,7 @@ def sample(text: str, task: str = "chain_sum", **fields: Any) -> dict[str, Any]:
     return {
         "messages": [{"role": "user", "content": entry["question"]}, {"role": "assistant", "content": text}],
         "question": entry["question"],
-        "gold_answer": entry["answer"],
+        "expected_answer": entry["answer"],
         **{"score": 0.0, "outcome": "wrong", "format_failure": None},
         **{"task": task, "config": {}, "seed": 3, "level": None, **fields},
     }
@@ -123,6 +123,7 @@ def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, in_process_workers
     assert "cannot be imported" in refused(path, "--task-modules", "no_such_module")
     empty = write(tmp_path / "empty" / "c.jsonl")
     assert "It has no lines." in refused(empty)
+    assert not (tmp_path / "empty.regraded").exists()
     empty.write_bytes(b"\x1b\xff\n")
     assert "can be regraded. The first reason is" in (said := refused(empty)) and "\x1b" not in said
 
@@ -133,7 +134,9 @@ def check_against_the_run(folder: Path, *options: str) -> None:
     found = regraded(folder, *options)
     assert found.skipped == []
     every = found.summary()["all"]
-    assert every["changed"] == 0 < every["exact after"] <= every["mean after"] < 1
+    assert (
+        every["changed"] == 0 < every["exact after"].low < every["exact after"].value <= every["mean after"].value < 1
+    )
     for path, data in before.items():
         assert path.read_bytes() == data
         new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
@@ -156,13 +159,14 @@ def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are
 ) -> None:
     path = write(tmp_path / "samples.jsonl", gol)
     strict = regraded(path)
-    assert list(strict.summary()["game_of_life_halting"].values()) == [1, 1, 1.0, 1.0, 0.0, 0.0]
+    regraded_lines, changed, *estimates = strict.summary()["game_of_life_halting"].values()
+    assert (regraded_lines, changed, [estimate.value for estimate in estimates]) == (1, 1, [1.0, 0.0, 1.0, 0.0])
     [line] = lines(regraded_of(tmp_path / "samples.jsonl"))
     assert (line["score"], line["native_score"], line["correct"], line["outcome"]) == (0.0, 1.0, False, "wrong")
     assert (line["before"]["score"], line["before"]["outcome"]) == (1.0, "correct")
     assert "verification strict (now native)" in refused(path, "--verification", "native")
     native = regraded(path, "--verification", "native", "--to", tmp_path.with_name("native"))
-    assert (native.summary()["all"]["mean after"], native.summary()["all"]["exact after"]) == (1.0, 1.0)
+    assert [native.summary()["all"][name].value for name in ("mean after", "exact after")] == [1.0, 1.0]
 
 
 def test_the_same_command_again_grades_only_what_is_missing(
@@ -202,6 +206,7 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
     assert command.main([str(path)]) == 0
     shown = capsys.readouterr().out
     assert "8 lines are not regraded. The first:" in shown and "\x1b[2J" not in shown
+    assert "0.0% [0.0%, " in shown, "with its interval"
 
 
 @pytest.mark.slow
@@ -213,7 +218,7 @@ def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothin
     bomb = sample("<answer>1</answer>", config={"min_terms": 10**9, "max_terms": 10**9})
     found = regraded(write(tmp_path / "samples.jsonl", *made, bomb))
     assert found.summary()["all"]["regraded"] == len(made)
-    assert found.summary()["all"]["mean after"] < 0.05
+    assert found.summary()["all"]["mean after"].value < 0.05
     assert len(found.skipped) == 1
     assert not (tmp_path / "owned").exists()
 
@@ -233,7 +238,7 @@ def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, in_proce
             "conversation": [base["messages"][0], {"role": "assistant", "content": f"<answer>{answer}</answer>"}],
             **{"score": 0.6, "credit": 0.9, "outcome": "partial", "num_tokens": 50, "mask_reason": None},
         }
-        for answer in (base["gold_answer"], "no")
+        for answer in (base["expected_answer"], "no")
     ]
     group = {"item_id": "chain_sum", "rollouts": rollouts, "task": "chain_sum", "seed": 3, "config": {}}
     regraded(write(tmp_path / "dump.jsonl.part", group))

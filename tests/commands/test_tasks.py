@@ -13,14 +13,14 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 
 def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--include", "gcd,*_sorting,category:games", "--json"]) == 0
+    assert main(["--tasks", "gcd,*_sorting,category:games", "--json"]) == 0
     records = {record["task"]: record for record in json.loads(capsys.readouterr().out)}
     assert "chain_sum" not in records and {"gcd", "word_sorting"} < records.keys()
     countdown = records["countdown"]
-    assert (countdown["verifier"], countdown["has_oracle"]) == ("checked", True)
+    assert (countdown["verifier"], countdown["has_expected_answer"]) == ("checked", True)
     assert countdown["evaluates_answers"]
     assert countdown["levels"] == len(countdown["measured"]["levels"])
-    assert not records["rush_hour"]["has_oracle"]
+    assert not records["rush_hour"]["has_expected_answer"]
 
 
 def test_items_are_of_one_task() -> None:
@@ -32,7 +32,7 @@ def test_an_option_that_has_no_effect_is_refused() -> None:
     for arguments, message in (
         (["--complexity", "0"], "--complexity has no effect here: give the NAME of a task"),
         (["--seed", "0"], "--seed has no effect here: give the NAME of a task"),
-        (["chain_sum", "--include", "gcd"], "--include has no effect here: leave NAME out"),
+        (["chain_sum", "--tasks", "gcd"], "--tasks has no effect here: leave NAME out"),
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)
@@ -45,12 +45,12 @@ def test_a_printed_item_is_the_item_that_its_seed_and_config_make(capsys: pytest
     assert (first["level"] > 0, first["complexity"]) == (True, 1.0)
     assert first["question"] != second["question"]
     made = library.create_dataset("chain_sum", seed=first["seed"], size=1, **first["config"])[0]
-    assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
+    assert (made["question"], made["answer"]) == (first["question"], first["expected_answer"])
 
 
 @pytest.mark.usefixtures("in_process_workers")
 def test_an_empty_answer_is_an_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for answer, text in (("", "an empty answer"), (None, "none: this item comes without a right answer")):
+    for answer, text in (("", "an empty answer"), (None, "none: this item comes without an expected answer")):
         monkeypatch.setattr(tasks, "right_answer", lambda task, entry, answer=answer: answer)
         assert main(["chain_sum"]) == 0
-        assert f"oracle answer: {text}" in " ".join(capsys.readouterr().out.split())
+        assert f"expected answer: {text}" in " ".join(capsys.readouterr().out.split())

@@ -38,6 +38,11 @@ def test_the_configuration_page_is_what_the_settings_say(generator: dict[str, An
     assert (DOCS / "configuration.md").read_text(encoding="utf-8") == generator["page"]()
 
 
+def test_the_packaged_names_are_those_of_the_settings_and_tasks(generator: dict[str, Any]) -> None:
+    # If this fails: python docs/make_configuration.py
+    assert generator["NAMES"].read_text(encoding="utf-8") == generator["names"]()
+
+
 def test_every_setting_is_there_once_under_a_heading(generator: dict[str, Any]) -> None:
     from reasoning_gym_environment.settings.environment import BaseEnvConfig, ReasoningGymEnvConfig
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import runpy
 import subprocess
@@ -13,6 +14,7 @@ import markdown
 import pytest
 import yaml
 
+from testing.browser import browser, find_browser
 from testing.support import PATIENCE_S, child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,14 +24,17 @@ LINKS = [
     ("docs/sizing.md", "[settings](configuration.md#servers)", "[settings](configuration.md#servers)"),
     ("docs/sizing.md", "[servers](#servers)", "[servers](#servers)"),
     ("docs/sizing.md", "[a host](https://example.com/README.md)", "[a host](https://example.com/README.md)"),
-    ("docs/sizing.md", "[start](../README.md#install)", "[start](overview.md#install)"),
+    ("docs/sizing.md", "[start](../README.md#install)", "[start](index.md#install)"),
     ("docs/sizing.md", "![a plot](real_model.png)", "![a plot](real_model.png)"),
     ("docs/sizing.md", "[`env.py`](../reasoning_gym_environment/env.py)", "`reasoning_gym_environment/env.py`"),
     ("docs/sizing.md", "[the search](../benchmarks/audit)", "the search (`benchmarks/audit`)"),
+    ("docs/sizing.md", "[trl.md](trl.md)", "[Training with TRL](trl.md)"),
+    ("docs/sizing.md", "[all pages](README.md)", "[all pages](documentation.md)"),
+    ("docs/sizing.md", "`[` and [trl.md](trl.md)", "`[` and [Training with TRL](trl.md)"),
     ("docs/sizing.md", "[lost](lost.md)", "[lost](lost.md)"),
     ("docs/sizing.md", "[lost](../lost.md)", "[lost](../lost.md)"),
     ("docs/commands/serve.md", "[settings](../configuration.md)", "[settings](../configuration.md)"),
-    ("docs/commands/serve.md", "[start](../../README.md)", "[start](../overview.md)"),
+    ("docs/commands/serve.md", "[start](../../README.md)", "[start](../index.md)"),
     ("README.md", "[sizing](docs/sizing.md#what-limits)", "[sizing](sizing.md#what-limits)"),
     ("README.md", "[changes](CHANGELOG.md)", "[changes](changelog.md)"),
     ("README.md", '<img src="docs/real_model.png">', '<img src="real_model.png">'),
@@ -101,3 +106,15 @@ def test_the_site_has_no_broken_link_and_an_entry_for_every_public_name(tmp_path
         name for name, home in package._HOME.items() if f'id="{package.__name__}.{home}.{name}"' not in reference
     ]
     assert missing == []
+
+
+@pytest.mark.slow
+async def test_search_works_in_pages_that_are_opened_as_files(tmp_path: Path) -> None:
+    environment = child_environment(NO_MKDOCS_2_WARNING="1", PYTHONPATH="")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=environment, check=True)
+    program = find_browser()
+    assert program is not None, "This test needs a browser: apt-get install chromium"
+    async with browser(program) as page:
+        await page.open(f"{(tmp_path / 'commands' / 'serve.html').as_uri()}?q=curriculum", width=1400)
+        await page.until("document.querySelectorAll('.md-search-result__item').length > 5")

@@ -25,6 +25,7 @@ from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.append_log import AppendLog
+from reasoning_gym_environment.storage.file_names import EVALUATION_SETTINGS
 from testing.process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
@@ -124,8 +125,17 @@ async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
 async def test_the_plan_has_no_prompts_that_are_too_long(make_problem: Any) -> None:
     problems = [make_problem(entry={"question": question, "answer": "5"}) for question in ("a", "bcd")]
     judge = evaluator(prompts=FakePrompts(lambda tokens: 100 if tokens == 1 else None))
-    expected = "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens."
+    expected = (
+        "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens. 1 completions are not requested, because "
+        "their prompts are too long: raise env.max_token_length, or env.context_length if it is set."
+    )
     assert judge.plan(EvalSet(problems), AnswerLog(None, {})) == expected
+
+
+def test_the_plan_and_the_total_have_their_cost_if_prices_are_given() -> None:
+    spending = Spending(prices=[0.15, 0.6])
+    assert spending.plan(2, 1_000_000, 2_000_000).endswith("at most 2,000,000 completion tokens, at most $1.3500.")
+    assert spending.total() == "0 requests, 0 prompt tokens, 0 completion tokens, $0.0000"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +256,7 @@ def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_sample
         with pytest.raises(EnvironmentSetupError, match=r"another run writes there\."):
             indices(tmp_path)
     assert indices(tmp_path) == [0]
-    assert Path(tmp_path, evaluation.SETTINGS).read_text() == "env: {}\n"
+    assert Path(tmp_path, EVALUATION_SETTINGS).read_text() == "env: {}\n"
     with AnswerLog(str(tmp_path), IDENTITY) as second:
         second.finish()
     assert not Path(tmp_path, evaluation.ANSWERS).exists()

@@ -50,13 +50,13 @@ def serving(*options: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serving("--include", ",".join(TASKS)) as found:
+    with serving("--tasks", ",".join(TASKS)) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def sums() -> Iterator[str]:
-    with serving("--include", "chain_sum") as found:
+    with serving("--tasks", "chain_sum") as found:
         yield found
 
 
@@ -173,8 +173,8 @@ async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -
     with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)
         held_out = [problem.question for problem in await HeldOut(tasks).problems_async()]
-    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
-    served = ["--include", ",".join([*TASKS, ATTACK_TASK]), *attacked, "--answer-format", answer_format]
+    attacked = ["--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK]
+    served = ["--tasks", ",".join([*TASKS, ATTACK_TASK]), *attacked, "--answer-format", answer_format]
     with serving(*served) as address:
         async with GenericEnvClient(base_url=address, message_timeout_s=PATIENCE_S) as env:
             await _earns_what_the_table_says(env, groups, held_out)

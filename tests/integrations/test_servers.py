@@ -6,9 +6,7 @@ import asyncio
 import itertools
 import json
 import math
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.errors import EnvironmentSetupError, missing_extra
-from reasoning_gym_environment.integrations import servers
+from reasoning_gym_environment.errors import missing_extra
 from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from testing.hostile_answers import ENTRY
@@ -238,42 +235,6 @@ def test_a_refusal_says_what_was_expected_and_found(client: TestClient, requests
     ):
         found = client.post("/verify", content=json.dumps({**item, **changes}))
         assert (found.status_code, words in found.text) == (422, True), found.text
-
-
-# --- the commands
-
-
-@pytest.mark.parametrize(("command", "complexity_mode"), [("grade_server", None), ("openenv", "curriculum")])
-def test_the_servers_start_with_the_defaults_of_their_help(
-    command: str, complexity_mode: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    started: list[dict[str, Any]] = []
-
-    def start(**settings: Any) -> None:
-        started.append(settings)
-        raise EnvironmentSetupError
-
-    monkeypatch.setattr(servers, "Tasks", start)
-    # The library is not installed here.
-    monkeypatch.setitem(sys.modules, f"{servers.__package__}.openenv", SimpleNamespace(build_app=None))
-    with pytest.raises(EnvironmentSetupError):
-        getattr(servers, command)(["--port", "0"])
-    [settings] = started
-    # None is the default that depends on the number of cores.
-    assert settings["num_generation_workers"] is settings["num_scoring_workers"] is None
-    assert (settings["complexity_mode"], settings["partial_credit"]) == (complexity_mode, "exact")
-    with pytest.raises(SystemExit):
-        getattr(servers, command)(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "A right answer always earns 1 (default: exact)" in text
-    assert ("nearest to it (default: curriculum)" in text) == (complexity_mode is not None)
-
-
-def test_a_port_that_is_in_use_or_no_port_is_a_sentence() -> None:
-    with servers._listen("127.0.0.1", 0) as bound:
-        for host, port in (("127.0.0.1", bound.getsockname()[1]), ("127.0.0.1", 70_000), ("no host \udc00", 80)):
-            with pytest.raises(EnvironmentSetupError, match="expected a free port of this machine"):
-                servers._listen(host, port)
 
 
 def test_only_modules_of_an_extra_are_reported_as_missing_from_it() -> None:

@@ -35,7 +35,7 @@ def test_the_folder_works_inside_atropos_environments(tmp_path: Path, tokenizer_
     assert result.returncode == 0, result.stderr
     assert "mean_score 100.0%" in result.stderr, "its workers score answers"
     launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
-    result = run([launcher, "tasks", "--include", "countdown"], tmp_path)
+    result = run([launcher, "tasks", "--tasks", "countdown"], tmp_path)
     assert result.returncode == 0, result.stderr
     assert "tasks: 1\ncategories: games\n" in result.stdout
 
@@ -44,6 +44,6 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as gone:
-        command = [sys.executable, *MODULE, "tasks", "--include", "gcd"]
+        command = [sys.executable, *MODULE, "tasks", "--tasks", "gcd"]
         ended = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (141, b"")

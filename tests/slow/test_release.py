@@ -161,7 +161,7 @@ def test_each_command_has_a_call() -> None:
 
 def test_the_grade_server_of_the_wheel_answers(installed: Path, folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    arguments = ["grade-server", "--port", "0", "--include", "chain_sum"]
+    arguments = ["grade-server", "--port", "0", "--tasks", "chain_sum"]
     with running(arguments, log, folder, installed / "reasoning-gym-env", PYTHONPATH="") as server:
         wait_for(lambda: "http://127.0.0.1:" in log.read_text(), "the server")
         server.send_signal(signal.SIGTERM)

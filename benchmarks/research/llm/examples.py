@@ -1,4 +1,4 @@
-"""Write examples for a cold start: training items, each with a short thought and its reference answer.
+"""Write examples for a cold start: training items, each with a short thought and its expected answer.
 
     python benchmarks/research/llm/examples.py FILE --tasks NAMES [--count 1024] [--seed 7]
 

@@ -1,4 +1,4 @@
-"""The application that OpenEnv starts: `uvicorn server.app:app`. TASKS chooses the tasks, as `--include` does."""
+"""The application that OpenEnv starts: `uvicorn server.app:app`. TASKS chooses the tasks, as `--tasks` does."""
 
 import os
 

@@ -94,7 +94,7 @@ const Detail = (() => {
       bar,
       siblings(index, question, shown, choose),
       part("Question", asked(texts)),
-      part("Reference answer", texts.expected, "answer"),
+      part("Expected answer", texts.expected, "answer"),
       columns,
       promptOf(texts.prompt),
     );

@@ -1,0 +1,109 @@
+"""The commands `grade-server` and `openenv`: serve the tasks over HTTP (docs/servers.md).
+
+The web frameworks are imported when a command serves, because its `--help` does not need them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..api import Tasks
+from ..errors import EnvironmentSetupError
+from ..settings.components import TasksSettings
+from ..utils.terminal import port as port_number
+from ..utils.terminal import positive, seconds
+from .options import check_tasks, flag_of
+
+
+def grade_server(arguments: Sequence[str]) -> int:
+    """The command `grade-server`."""
+    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
+    parser.add_argument(
+        "--queue", type=positive, default=4096, help="completions graded at the same time (%(default)s)"
+    )
+    parser.add_argument("--deadline-s", type=seconds, default=60.0, help="seconds a request may take (%(default)s)")
+    parser.add_argument(
+        "--token-env",
+        type=_not_empty,
+        metavar="NAME",
+        help="variable that holds a token which requests must carry",
+    )
+    options = _parse(parser, arguments)
+    token = os.environ.get(options.token_env, "") if options.token_env else ""
+    if options.token_env and not token:
+        parser.error(f"--token-env: the variable {options.token_env} is not set.")
+    from ..integrations.servers import build_app
+
+    app = partial(build_app, queue=options.queue, deadline_s=options.deadline_s, token=token)
+    return _serve(options, app)
+
+
+def openenv(arguments: Sequence[str]) -> int:
+    """The command `openenv`; integrations/openenv.py has the environment."""
+    description = "Serve the tasks as an OpenEnv environment."
+    parser = _parser("openenv", description, port=8000, complexity_mode="curriculum")
+    options = _parse(parser, arguments)
+    from ..integrations.openenv import build_app
+
+    return _serve(options, build_app)
+
+
+def _parser(command: str, description: str, *, port: int, **defaults: Any) -> argparse.ArgumentParser:
+    """The options that both commands have: the settings of `Tasks`, and the address. `defaults` replace defaults."""
+    parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
+    defaults = {"partial_credit": "exact", **defaults}
+    for name, field in TasksSettings.model_fields.items():
+        default = defaults.get(name, field.default)
+        text = (field.description or "").replace("%", "%%")
+        if default:
+            text = f"{text.rstrip('.')} (default: {default})"
+        parser.add_argument(flag_of(name), dest=name, metavar="VALUE", default=default, help=text)
+    parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
+    parser.add_argument("--port", type=port_number, default=port, help="(%(default)s)")
+    return parser
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    options = parser.parse_args(arguments)
+    check_tasks(options)
+    return options
+
+
+def _not_empty(text: str) -> str:
+    """The text of a variable that is not set would listen on all interfaces, or serve without a token."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got ''")
+    return text
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket with this address. Raises EnvironmentSetupError if this machine or another program does not allow it."""
+    try:
+        # An address with a colon is one of IPv6.
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:
+        raise EnvironmentSetupError(
+            f"--host and --port: expected a free port of this machine, but {host} port {port} cannot be used "
+            f"({error}). Name another --port, or 0 for any free port."
+        ) from error
+
+
+def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any]) -> int:
+    """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
+    import uvicorn
+
+    settings = {name: getattr(options, name) for name in TasksSettings.model_fields}
+    with (
+        _listen(options.host, options.port) as bound,
+        Tasks(**settings) as tasks,
+    ):
+        host, port = bound.getsockname()[:2]
+        address = f"[{host}]" if ":" in host else host
+        print(f"{len(tasks.names)} tasks at http://{address}:{port}. Ctrl-C ends it.", flush=True)
+        uvicorn.Server(uvicorn.Config(app(tasks), log_level="warning")).run(sockets=[bound])
+    return 0
