@@ -14,6 +14,7 @@ closes it.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -63,10 +64,20 @@ def _pattern(marker: str) -> str:
     return re.escape(marker)
 
 
-_MARKER = re.compile(
-    "|".join(map(_pattern, MARKER_TEXTS)),
-    re.IGNORECASE | re.ASCII,
-)
+def _pattern_of_all(markers: Collection[str]) -> str:
+    """One branch for each first character. It looks at the second character before it tries its markers.
+
+    A model that has collapsed may write `<` a hundred thousand times.
+    """
+    branches = []
+    for first in sorted({marker[0] for marker in markers}):
+        rests = [marker[1:] for marker in markers if marker[0] == first]
+        seconds = "".join(sorted({re.escape(rest[0]) for rest in rests}))
+        branches.append(f"{re.escape(first)}(?=[{seconds}])(?:{'|'.join(map(_pattern, rests))})")
+    return "|".join(branches)
+
+
+_MARKER = re.compile(_pattern_of_all(MARKER_TEXTS), re.IGNORECASE | re.ASCII)
 """The only quantifier is about blanks, and each blank belongs to one marker at most: the search takes linear time."""
 
 

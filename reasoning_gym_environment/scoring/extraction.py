@@ -118,6 +118,9 @@ def _find_pairs(text: str, found: _Found) -> None:
         if is_closing and opened_at is not None:
             found.add(text[opened_at : tag.start()].strip())
             opened_at = None
+            if len(found.answers) > 1:
+                # Whatever follows, there are several answers.
+                return
         elif not is_closing:
             found.is_left_open |= opened_at is not None and bool(found.answers)
             opened_at = tag.end()
