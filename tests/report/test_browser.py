@@ -119,6 +119,9 @@ async def test_the_keyboard_reaches_samples_and_curves(folder: Path) -> None:
         await page.until("document.querySelector('[aria-selected=true]')?.id === 'row-6239'")
         await page.press("Escape")
         await page.until("document.getElementById('detail').hidden")
+        # Texts that arrive after Escape are not shown.
+        await page.value("new Promise((resolve) => setTimeout(resolve, 300))")
+        assert await page.value("document.getElementById('detail').hidden")
         legend = "document.querySelector('#curves .u-legend').textContent"
         assert "32.3%" not in await page.value(legend)
         await page.value("document.querySelector('#curves .plot').focus()")

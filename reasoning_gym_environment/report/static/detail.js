@@ -5,6 +5,8 @@ const Detail = (() => {
   const aside = document.getElementById("detail");
   // Shorter thinking is unfolded.
   const SHORT = 1500;
+  // The number of calls of `show` and `hide`. Texts that arrive after a later call are not shown.
+  let calls = 0;
 
   const part = (title, text, className = "") => {
     const found = Page.element("div", `part ${className}`);
@@ -78,8 +80,11 @@ const Detail = (() => {
 
   // Shows the samples (one, or two of different sources) of one question. `choose` is called with a sibling.
   const show = async (index, shown, { choose, close }) => {
+    calls += 1;
+    const call = calls;
     const question = index.owner[shown[0]];
     const chunk = await Store.load(index.questions.chunk[question]);
+    if (call !== calls) return;
     const texts = chunk[index.inChunk[question]];
     const { questions } = index;
     const bar = Page.element("div", "detail-bar");
@@ -103,6 +108,7 @@ const Detail = (() => {
   };
 
   const hide = () => {
+    calls += 1;
     aside.hidden = true;
     aside.replaceChildren();
   };
