@@ -55,7 +55,7 @@ async def sign_off_predecessor(run: Run) -> None:
 
 
 def collect_old_garbage_rarely() -> None:
-    """Let a full garbage collection come every few minutes instead of every few seconds.
+    """Make full garbage collections a hundred times rarer than Python does, for the rest of this process.
 
     A collection of old objects stops the event loop while it goes through each token of the groups in flight, and a
     full one also through the modules, which stay until the end. Young objects are collected as often as before.

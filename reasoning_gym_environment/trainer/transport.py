@@ -171,8 +171,9 @@ async def _request(
 def _body_of(group: Mapping[str, Any]) -> bytes:
     """The body of a request that carries this group.
 
-    Raises TypeError or ValueError for a group that run-api could not encode in its turn (NaN, half a surrogate pair),
-    or whose sequences no trainer can read.
+    Raises TypeError or ValueError for a group that run-api could not encode in its turn (half a surrogate pair), or
+    whose sequences, scores or log probabilities no trainer can read. A NaN in another field is sent as null, which
+    run-api refuses where it expects a number.
     """
     lengths = [len(tokens) for tokens in group["tokens"]]
     for name in ("masks", "inference_logprobs"):
