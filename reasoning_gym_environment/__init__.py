@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
     from .integrations.recipe import grade_rows as grade_rows
-    from .integrations.recipe import row_rewards as row_rewards
+    from .integrations.trl_rows import RowRewards as RowRewards
     from .integrations.verifiers import load_environment as load_environment
     from .settings.environment import ReasoningGymEnvConfig as ReasoningGymEnvConfig
 
@@ -51,7 +51,8 @@ _NAMES = {
     ),
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),
-    "integrations.recipe": ("grade_rows", "row_rewards"),
+    "integrations.recipe": ("grade_rows",),
+    "integrations.trl_rows": ("RowRewards",),
     "settings.environment": ("ReasoningGymEnvConfig",),
     "integrations.verifiers": _VERIFIERS,
 }

@@ -187,7 +187,7 @@ class Tasks:
 
     async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         problem = await self._runtime.training_item(task, seed, level)
-        return _prompted(problem, self.settings)
+        return prompted(problem, self.settings)
 
     def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
@@ -264,7 +264,7 @@ class ItemStream:
         # Concurrent callers get the problems in the order of their index.
         async with self._turn:
             problem = await self._item_source.stream.next()
-        return _prompted(problem, self._settings)
+        return prompted(problem, self._settings)
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         """An endless iteration over the problems."""
@@ -375,11 +375,11 @@ class HeldOut:
     @property
     def problems(self) -> list[PromptedProblem]:
         """The questions, in order."""
-        return [_prompted(problem, self._settings) for problem in self._thread.run(self._questions())]
+        return [prompted(problem, self._settings) for problem in self._thread.run(self._questions())]
 
     async def problems_async(self) -> list[PromptedProblem]:
         """The questions, in order, for callers with an event loop."""
-        return [_prompted(problem, self._settings) for problem in await self._thread.wait(self._questions())]
+        return [prompted(problem, self._settings) for problem in await self._thread.wait(self._questions())]
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
@@ -575,10 +575,11 @@ def _of_item(
         entry=dict(item),
         answer_format=settings.answer_format,
     )
-    return _prompted(problem, settings)
+    return prompted(problem, settings)
 
 
-def _prompted(problem: Problem, settings: TasksSettings) -> PromptedProblem:
+def prompted(problem: Problem, settings: TasksSettings) -> PromptedProblem:
+    """The problem with its prompt."""
     values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
     return PromptedProblem(**values, messages=_messages(problem, settings))
 

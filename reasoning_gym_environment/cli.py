@@ -63,6 +63,11 @@ COMMANDS = {
     ),
     "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
     "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
+    "levels": Command(
+        "commands.levels:main",
+        "make or show a store of levels, with which the difficulty follows the rewards in other trainers",
+        after_signal="",
+    ),
     "benchmark": Command(
         "commands.benchmark:main",
         "check that this machine makes the same held-out questions as another",

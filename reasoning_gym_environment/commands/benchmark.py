@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError, UnknownNameError
 from ..evaluation.questions import EvalSet
+from ..integrations.item_formats import DATA_FILES
 from ..integrations.recipe import Recipe
 from ..records import Problem
 from ..sampling.seeds import question_digest
@@ -24,7 +25,6 @@ from ..tasks import reasoning_gym_source as library
 from ..utils.progress import Progress
 from ..utils.terminal import path_name, printable
 from .dataset_folder import CARD
-from .item_formats import DATA_FILES
 
 QUESTIONS = Path(DATA_FILES["eval"])
 ITEM_S = 30.0

@@ -30,7 +30,7 @@ from typing import Any, TextIO, TypeAlias
 from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from ..records import AnswerFormat
+from ..integrations.item_formats import ITEM_FORMATS
 from ..sampling.seeds import is_held_out
 from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
@@ -43,18 +43,15 @@ from .export_items import (
     DEFAULT_ITEM_FORMAT,
     EVAL,
     EVAL_OPTIONS,
-    ITEM_OPTIONS,
     TRAINING_DEFAULTS,
     add_options,
     any_complexity,
     check_item_options,
     items_file,
-    task_settings,
     write_items,
 )
-from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
-from .options import add_task_modules, add_tasks, check_tasks, refuse_unused
+from .options import ITEM_OPTIONS, add_item_settings, check_tasks, refuse_unused, task_settings
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -176,7 +173,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_argument_group("choice of items, for --items and --cold-start")
-    add_tasks(chosen, default=argparse.SUPPRESS)
     chosen.add_argument(
         "--complexity",
         type=any_complexity,
@@ -191,31 +187,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
-    chosen.add_argument(
-        "--answer-format",
-        choices=list(AnswerFormat),
-        default=argparse.SUPPRESS,
-        help="form in which the prompts ask for the answer (default: tags)",
-    )
-    chosen.add_argument(
-        "--system-prompt",
-        default=argparse.SUPPRESS,
-        metavar="TEXT",
-        help="system message of the prompts, as in the setting system_prompt: a text, a file, or none",
-    )
-    add_task_modules(chosen, default=argparse.SUPPRESS)
-    chosen.add_argument(
-        "--allow-unguarded-tasks",
-        default=argparse.SUPPRESS,
-        metavar="TASKS",
-        help="tasks of your own to export although their verifiers run the answer as code",
-    )
-    chosen.add_argument(
-        "--task-overrides",
-        default=argparse.SUPPRESS,
-        metavar="JSON",
-        help="parameters of individual tasks, as in the setting task_overrides",
-    )
+    add_item_settings(chosen)
 
 
 @dataclass

@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
+from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.progress import Progress
 from ..utils.terminal import positive, share, whole
 from .dataset_folder import write_card
-from .item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
 from .items import right_answer, training_items
+from .options import task_settings
 
 CARD_TEMPLATE = "items_card.md.j2"
 EVAL = "eval"
@@ -35,17 +36,6 @@ DEFAULT_ITEM_FORMAT = "hf"
 
 MAX_REPEATS = 500
 """The command gives up after this many training items in a row whose questions have rows already."""
-
-ITEM_OPTIONS = (
-    "include_tasks",
-    "exclude_tasks",
-    "task_modules",
-    "allow_unguarded_tasks",
-    "task_overrides",
-    "answer_format",
-    "system_prompt",
-)
-"""Settings of a run that are options of both kinds of items."""
 
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
 
@@ -137,11 +127,6 @@ def check_item_options(options: argparse.Namespace) -> None:
     form = ITEM_FORMATS[options.format]
     if form.is_parquet:
         importlib.import_module("pyarrow")
-
-
-def task_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The given settings of `Tasks`."""
-    return {name: value for name, value in vars(options).items() if name in ITEM_OPTIONS}
 
 
 def items_file(options: argparse.Namespace) -> str:

@@ -5,15 +5,28 @@ An option that is a setting of the environment too has the setting's name, excep
 
 from __future__ import annotations
 
-from argparse import Namespace, _ActionsContainer
+from argparse import SUPPRESS, Namespace, _ActionsContainer
 from collections.abc import Iterable
 from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..records import AnswerFormat
 from ..tasks.catalog import check_names
 from ..tasks.selectors import parse_names
 
 SHORT_FLAGS = {"include_tasks": "--tasks", "exclude_tasks": "--exclude"}
+
+
+ITEM_OPTIONS = (
+    "include_tasks",
+    "exclude_tasks",
+    "task_modules",
+    "allow_unguarded_tasks",
+    "task_overrides",
+    "answer_format",
+    "system_prompt",
+)
+"""The settings of `Tasks` that are options of commands which make items."""
 
 
 def flag_of(setting: str) -> str:
@@ -41,6 +54,41 @@ def add_task_modules(parser: _ActionsContainer, **options: Any) -> None:
         help="modules with datasets of your own, comma-separated",
         **options,
     )
+
+
+def add_item_settings(parser: _ActionsContainer) -> None:
+    """Add ITEM_OPTIONS. Options without a value are missing in the result of the parser."""
+    add_tasks(parser, default=SUPPRESS)
+    parser.add_argument(
+        "--answer-format",
+        choices=list(AnswerFormat),
+        default=SUPPRESS,
+        help="form in which the prompts ask for the answer (default: tags)",
+    )
+    parser.add_argument(
+        "--system-prompt",
+        default=SUPPRESS,
+        metavar="TEXT",
+        help="system message of the prompts, as in the setting system_prompt: a text, a file, or none",
+    )
+    add_task_modules(parser, default=SUPPRESS)
+    parser.add_argument(
+        "--allow-unguarded-tasks",
+        default=SUPPRESS,
+        metavar="TASKS",
+        help="tasks of your own to use although their verifiers run the answer as code",
+    )
+    parser.add_argument(
+        "--task-overrides",
+        default=SUPPRESS,
+        metavar="JSON",
+        help="parameters of individual tasks, as in the setting task_overrides",
+    )
+
+
+def task_settings(options: Namespace) -> dict[str, Any]:
+    """The given settings of `Tasks`."""
+    return {name: value for name, value in vars(options).items() if name in ITEM_OPTIONS}
 
 
 def check_tasks(options: Namespace) -> None:

@@ -2,7 +2,7 @@
 
     Problem ── Recipe.of ──> Recipe ── as_row ──> a dict of texts and numbers, in JSON lines or parquet
     a row ── Recipe.from_row ──> Recipe ── RecipeGrader ──> the same item, once for all its completions ──> grades
-    rows of `export --items`, completions ── grade_rows, row_rewards ──> a Grade or a reward for each
+    rows of `export --items`, completions ── grade_rows ──> a Grade for each
 
 JSON and parquet change the metadata of most items, so a row carries the recipe and not the item. The process that
 grades makes the item again. The digest of the question shows whether it is the same item. This module needs no trainer.
@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -33,7 +33,6 @@ __all__ = [
     "grade_rows",
     "grader_for",
     "metrics_of",
-    "row_rewards",
     "text_of",
 ]
 
@@ -155,6 +154,26 @@ class RecipeGrader:
         """Like `grade`, for callers with an event loop."""
         return await self._thread.wait(self._grade(recipe, completions, thinking_opened))
 
+    def grade_rows(self, rows: Sequence[Row], completions: Sequence[str], *, thinking_opened: bool) -> list[Grade]:
+        """Grade a completion for each row, in order. A row is a mapping with the fields of a recipe.
+
+        If this process cannot make the item of a row, the reward is None, and the explanation of the score says why.
+        Raises EnvironmentSetupError for a row without a recipe, and UnknownNameError for a task that is not served.
+        """
+        if len(rows) != len(completions):
+            raise ValueError(f"Expected a completion for each of {len(rows)} rows, got {len(completions)}.")
+        numbers_by_recipe: dict[Recipe, list[int]] = {}
+        for number, row in enumerate(rows):
+            numbers_by_recipe.setdefault(Recipe.from_row(row), []).append(number)
+        groups = [[completions[number] for number in numbers] for numbers in numbers_by_recipe.values()]
+        grade = partial(self.grade, thinking_opened=thinking_opened)
+        with ThreadPoolExecutor(GRADED_TOGETHER) as threads:
+            graded = list(threads.map(grade, numbers_by_recipe, groups))
+        grades: dict[int, Grade] = {}
+        for numbers, group_grades in zip(numbers_by_recipe.values(), graded, strict=True):
+            grades.update(zip(numbers, group_grades, strict=True))
+        return [grades[number] for number in range(len(rows))]
+
     async def _grade(self, recipe: Recipe, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
         try:
             problem = await self._item(recipe)
@@ -218,45 +237,8 @@ def grade_rows(
     *,
     thinking_opened: bool = False,
 ) -> list[Grade]:
-    """Grade a completion for each row, in order. A row is a mapping with the fields of a recipe.
-
-    If this process cannot make the item of a row, the reward is None, and the explanation of the score says why. Raises
-    EnvironmentSetupError for a row without a recipe, and UnknownNameError for a task that `tasks` does not serve.
-    """
-    if len(rows) != len(completions):
-        raise ValueError(f"Expected a completion for each of {len(rows)} rows, got {len(completions)}.")
-    numbers_by_recipe: dict[Recipe, list[int]] = {}
-    for number, row in enumerate(rows):
-        numbers_by_recipe.setdefault(Recipe.from_row(row), []).append(number)
-    groups = [[completions[number] for number in numbers] for numbers in numbers_by_recipe.values()]
-    grade = partial(RecipeGrader(tasks).grade, thinking_opened=thinking_opened)
-    with ThreadPoolExecutor(GRADED_TOGETHER) as threads:
-        graded = list(threads.map(grade, numbers_by_recipe, groups))
-    grades: dict[int, Grade] = {}
-    for numbers, group_grades in zip(numbers_by_recipe.values(), graded, strict=True):
-        grades.update(zip(numbers, group_grades, strict=True))
-    return [grades[number] for number in range(len(rows))]
-
-
-def row_rewards(tasks: Tasks, *, thinking_opened: bool = False) -> Callable[..., list[float | None]]:
-    """The reward function for TRL's GRPOTrainer over a dataset of `export --items --format trl`.
-
-        trainer = GRPOTrainer(..., train_dataset=dataset, reward_funcs=[row_rewards(tasks)])
-
-    The reward of a completion without a score is None, and TRL does not train on it, unless another reward function
-    rewards it. Set `thinking_opened` if the chat template opens `<think>` in the prompt. With several processes, each
-    process needs its own `tasks`.
-    """
-
-    def reasoning_gym(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        rows: list[dict[str, Any]] = []
-        for number in range(len(completions)):
-            rows.append({name: columns[name][number] for name in Recipe.__dataclass_fields__ if name in columns})
-        texts = [text_of(completion) for completion in completions]
-        grades = grade_rows(tasks, rows, texts, thinking_opened=thinking_opened)
-        return [grade.reward for grade in grades]
-
-    return reasoning_gym
+    """Grade a completion for each row, in order, as `RecipeGrader.grade_rows` does."""
+    return RecipeGrader(tasks).grade_rows(rows, completions, thinking_opened=thinking_opened)
 
 
 def text_of(completion: Any) -> str:

@@ -2,6 +2,7 @@
 
     a row of `export --items` ── prompt ──> SkyRL's generator ──> completion ──┐
                               └─ extra_info: a recipe ──> the same item ───────┴── sandbox ──> reward, metadata
+    a row of a store of levels (CurriculumPrompts) ── report ──> the store learns the reward
 
 `register` makes the environment known to `skyrl_gym`. An episode is one completion. SkyRL calls `init` and `step` in
 threads or in its event loop; both block until the workers have answered.
@@ -23,9 +24,11 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from ..errors import EnvironmentSetupError
+from .curriculum_rows import CurriculumRows, PromptLimit, report
+from .item_formats import verl_row
 from .recipe import Recipe, grader_for, metrics_of
 
-__all__ = ["ENV_CLASS", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
+__all__ = ["ENV_CLASS", "CurriculumPrompts", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
             raise EnvironmentSetupError(
                 f"extra_info: expected the recipe of a row of `export --items`, got {row!r:.100}."
             )
+        self._row = row
         self._recipe = Recipe.from_row(row)
         self._settings = settings or {}
         self._thinking_opened = thinking_opened
@@ -89,6 +93,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         """
         self.turns += 1
         [grade] = grader_for(self._settings).grade(self._recipe, [action], thinking_opened=self._thinking_opened)
+        report(self._row, grade.reward)
         score = grade.score
         self._metrics = metrics_of(grade)
         if grade.reward is None:
@@ -107,6 +112,38 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
     def get_metrics(self) -> dict[str, float]:
         """The metrics of this episode. SkyRL averages each metric over the episodes that report it."""
         return self._metrics
+
+
+class CurriculumPrompts:
+    """SkyRL's training dataset over a store of levels: the method `get_train_dataset` of an experiment returns it.
+
+    An item is the prompt, the environment (None: the configured one), the row's other columns, and the row's name.
+    Raises EnvironmentSetupError if there is no such store.
+    """
+
+    def __init__(self, path: str, tokenizer: Any, max_prompt_length: int) -> None:
+        self._rows = CurriculumRows(path, PromptLimit(tokenizer, max_prompt_length))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> tuple[Any, None, dict[str, Any], str]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Any, None, dict[str, Any], str]]:
+        """The items of a batch, which are made at the same time."""
+        items = []
+        for row in self._rows.read(numbers):
+            columns = verl_row(row.exported)
+            columns["extra_info"] |= row.fields
+            prompt = columns.pop("prompt")
+            items.append((prompt, None, columns, str(row.number)))
+        return items
+
+    def collate_fn(self, items: Sequence[tuple[Any, None, dict[str, Any], str]]) -> list[dict[str, Any]]:
+        """A batch in SkyRL's form."""
+        names = ("prompt", "env_class", "env_extras", "uid")
+        return [dict(zip(names, item, strict=True)) for item in items]
 
 
 def mask_unscored(batch: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:

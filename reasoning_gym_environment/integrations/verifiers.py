@@ -23,6 +23,7 @@ from tqdm import tqdm
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import AnswerFormat
 from ..settings.components import DEFAULT_PROMPT, PartialCredit
+from .curriculum_rows import CurriculumRow, CurriculumRows, report
 from .recipe import Recipe, RecipeGrader, UnscoredError, grader_for, metrics_of
 
 __all__ = [
@@ -66,12 +67,16 @@ class ReasoningGymConfig(vf.TasksetConfig):
     """Which questions to serve: training questions (split train), or a fixed held-out set (split eval).
 
     The training questions are endless, or with `train_items` the first so many of them. The other settings are settings
-    of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There is no curriculum, because
-    it needs the rewards, which verifiers does not report to tasksets.
+    of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval).
+
+    verifiers does not report rewards to tasksets, so a curriculum needs a store of levels (docs/curriculum.md): with
+    `level_store`, its path, the training questions are the rows of the store, and the settings that choose and make
+    questions are those of the store.
     """
 
     split: Literal["train", "eval"] = "eval"
     train_items: int | None = Field(None, ge=1)
+    level_store: str = ""
     include: str = ""
     exclude: str = ""
     weights: dict[str, float] = Field(default_factory=dict)
@@ -89,6 +94,10 @@ class ReasoningGymConfig(vf.TasksetConfig):
         if self.split == "eval" and self.train_items is not None:
             raise ValueError(
                 f'train_items={self.train_items}: expected split="train", got split="eval". Set the split.'
+            )
+        if self.split == "eval" and self.level_store:
+            raise ValueError(
+                f'level_store={self.level_store}: expected split="train", got split="eval". Set the split.'
             )
         return self
 
@@ -113,6 +122,8 @@ class ReasoningGymData(vf.TaskData):
 
     recipe: Recipe
     complexity: float | None = None
+    curriculum: dict[str, Any] = Field(default_factory=dict)
+    """For a row of a store of levels: where the store learns the reward."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
@@ -126,6 +137,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
         grader = await self.config.grader()
         opened = self.config.thinking_opened
         [grade] = await grader.grade_async(self.data.recipe, [trace.last_reply], thinking_opened=opened)
+        await asyncio.to_thread(report, self.data.curriculum, grade.reward)
         trace.record_metrics(metrics_of(grade))
         if grade.reward is None:
             raise UnscoredError(f"{self.data.recipe.task}: {grade.score.outcome.value} {grade.score.explanation}")
@@ -143,9 +155,18 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
 
     def load(self) -> Iterator[ReasoningGymTask]:
         """Make the rows as they are requested, in the order of `ItemStream` or `HeldOut`."""
+        if self.config.level_store:
+            for row in self._rows(CurriculumRows(self.config.level_store)):
+                yield ReasoningGymTask(_row(row.problem, row), self.config.task)
+            return
         with self.config.tasks() as tasks:
             for problem in self._problems(tasks):
                 yield ReasoningGymTask(_row(problem), self.config.task)
+
+    def _rows(self, rows: CurriculumRows) -> Iterator[CurriculumRow]:
+        """The rows whose groups are not complete. A run that continues begins with those that it had not finished."""
+        for number in islice(rows.store.incomplete_rows(), self.config.train_items):
+            yield rows[number]
 
     def _problems(self, tasks: Tasks) -> Iterator[PromptedProblem]:
         config = self.config
@@ -178,14 +199,15 @@ class EndlessTaskset(ReasoningGymTaskset):
     INFINITE = True
 
 
-def _row(problem: PromptedProblem) -> ReasoningGymData:
+def _row(problem: PromptedProblem, row: CurriculumRow | None = None) -> ReasoningGymData:
     *system, question = problem.messages
     return ReasoningGymData(
         name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
         prompt=question["content"],
         system_prompt=system[0]["content"] if system else None,
-        recipe=Recipe.of(problem),
+        recipe=row.recipe if row else Recipe.of(problem),
         complexity=problem.complexity,
+        curriculum=row.fields if row else {},
     )
 
 

@@ -2,6 +2,7 @@
 
     extra_info of a row ── Recipe ──> the item, once for all completions of a group ──┐
     solution_str ─────────────────────────────────────────────────────────────> sandbox ──> {"score": ..., ...}
+    a row of a store of levels (verl_dataset.py) ── report ──> the store learns the reward
 
 `compute_score` is an ordinary function, and not a coroutine, because verl's reward manager `remote` refuses coroutines.
 verl's reward managers call an ordinary function in a separate thread. This thread waits while the worker processes
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from reasoning_gym_environment.integrations.curriculum_rows import report
 from reasoning_gym_environment.integrations.recipe import Recipe, UnscoredError, grader_for, metrics_of
 
 __all__ = ["UnscoredError", "compute_score", "compute_scores"]
@@ -50,11 +52,14 @@ def compute_score(
     The workers start with the first call in each process and end with the process. Any thread may call this function.
 
     Raises UnscoredError for a completion that could not be scored, unless `unscored_reward` gives a score for it.
-    Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
+    Raises EnvironmentSetupError for a row without a recipe, an unknown task, invalid settings, or a store of levels
+    that cannot be written.
     """
-    recipe = Recipe.from_row(extra_info or {})
+    row = extra_info or {}
+    recipe = Recipe.from_row(row)
     [grade] = grader_for(settings).grade(recipe, [solution_str], thinking_opened=thinking_opened)
     reward = grade.reward
+    report(row, reward)
     if reward is None:
         reason = f"{recipe.task}, seed {recipe.seed}: {grade.score.outcome.value} {grade.score.explanation}".strip()
         if unscored_reward is None:

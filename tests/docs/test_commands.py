@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.commands.export_items import DEFAULT_ITEM_FORMAT, EVAL
-from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
+from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS
 from testing.report_samples import write_dump, write_results
 
 from .test_pages import PAGES, ROOT

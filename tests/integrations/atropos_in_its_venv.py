@@ -13,8 +13,8 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from reasoning_gym_environment import Tasks, grade_rows, row_rewards
-from reasoning_gym_environment.commands.item_formats import ExportedItem, nemo_row
+from reasoning_gym_environment import RowRewards, Tasks, grade_rows
+from reasoning_gym_environment.integrations.item_formats import ExportedItem, nemo_row
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.records import to_json
@@ -41,7 +41,7 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
             graded_rows = await asyncio.to_thread(grade_rows, tasks, rows, group.completions)
             assert [grade.reward for grade in graded_rows] == rewards
             columns = {name: [value] * len(rewards) for name, value in row.items()}
-            function = row_rewards(tasks)
+            function = RowRewards(**SETTINGS)
             assert await asyncio.to_thread(function, completions=group.completions, **columns) == rewards
             for found in graded_over_http(client, group):
                 assert [grade["reward"] for grade in found] == rewards

@@ -26,9 +26,9 @@ from skyrl_gym.envs.registration import deregister
 from skyrl_gym.metrics import aggregate_for_environment
 
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
+from reasoning_gym_environment.integrations.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.integrations.recipe import RecipeGrader, grader_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from testing.hostile_answers import ATTACK_TASK

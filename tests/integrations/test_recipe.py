@@ -11,9 +11,10 @@ from typing import Any, cast
 import pandas
 import pytest
 
-from reasoning_gym_environment import Grade, PromptedProblem, Tasks, grade_rows, row_rewards
+from reasoning_gym_environment import Grade, PromptedProblem, RowRewards, Tasks, grade_rows
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, UnknownNameError
 from reasoning_gym_environment.integrations import recipe as module
+from reasoning_gym_environment.integrations import trl_rows
 from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader
 from reasoning_gym_environment.records import AnswerFormat
 from reasoning_gym_environment.sampling.seeds import question_digest
@@ -164,18 +165,24 @@ def test_a_row_is_graded_in_the_answer_format_of_its_prompt(
 # --- rows
 
 
-def test_grades_are_in_the_order_of_the_rows(tasks_in_process: Tasks) -> None:
+def test_grades_are_in_the_order_of_the_rows(tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [tasks_in_process.draw("chain_sum", seed) for seed in (1, 2, 1, 3)]
     rows = [Recipe.of(problem).as_row() for problem in problems]
     answers = [right(problem) for problem in problems]
     wrong = [answers[0], "<answer>x</answer>", "<answer>x</answer>", answers[3]]
     assert rewards_of(grade_rows(tasks_in_process, rows, answers)) == [1.0] * 4
     assert rewards_of(grade_rows(tasks_in_process, rows, wrong)) == [1.0, 0.0, 0.0, 1.0]
-    function = row_rewards(tasks_in_process)
+    function = row_rewards(tasks_in_process, monkeypatch)
     assert function.__name__ == "reasoning_gym"
     conversations = [[{"role": "assistant", "content": text}] for text in wrong]
     for completions in (wrong, conversations):
         assert function(completions=completions, **columns_of(rows)) == [1.0, 0.0, 0.0, 1.0]
+
+
+def row_rewards(tasks: Tasks, monkeypatch: pytest.MonkeyPatch, **options: Any) -> RowRewards:
+    """The reward function with these tasks instead of workers of its own."""
+    monkeypatch.setattr(trl_rows, "grader_for", lambda settings: RecipeGrader(tasks))
+    return RowRewards(**options)
 
 
 def rewards_of(grades: list[Grade]) -> list[float | None]:
@@ -184,9 +191,13 @@ def rewards_of(grades: list[Grade]) -> list[float | None]:
 
 @pytest.mark.parametrize(("opened", "reward"), [(False, 1.0), (True, 0.0)])
 def test_the_thinking_that_the_prompt_opened_is_not_the_answer(
-    tasks_in_process: Tasks, problem: PromptedProblem, opened: bool, reward: float
+    tasks_in_process: Tasks,
+    problem: PromptedProblem,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: bool,
+    reward: float,
 ) -> None:
-    rewards = row_rewards(tasks_in_process, thinking_opened=opened)
+    rewards = row_rewards(tasks_in_process, monkeypatch, thinking_opened=opened)
     assert rewards(completions=[right(problem)], **columns_of([Recipe.of(problem).as_row()])) == [reward]
 
 
@@ -204,12 +215,14 @@ def test_an_item_that_cannot_be_made_is_unscored_and_the_others_are_graded(
     assert "1 completions are unscored" in caplog.text
 
 
-def test_a_row_that_the_user_must_change_is_an_error(tasks_in_process: Tasks, problem: PromptedProblem) -> None:
+def test_a_row_that_the_user_must_change_is_an_error(
+    tasks_in_process: Tasks, problem: PromptedProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = Recipe.of(problem).as_row()
     with pytest.raises(UnknownNameError, match="gcd"):
         grade_rows(tasks_in_process, [{**row, "task": "gcd"}], ["x"])
     with pytest.raises(EnvironmentSetupError, match="export --items"):
-        row_rewards(tasks_in_process)(completions=["x"], prompts=[[]], task=["chain_sum"])
+        row_rewards(tasks_in_process, monkeypatch)(completions=["x"], prompts=[[]], task=["chain_sum"])
     with pytest.raises(ValueError, match="a completion for each of 1 rows, got 2"):
         grade_rows(tasks_in_process, [row], ["x", "y"])
 

@@ -19,7 +19,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from reasoning_gym_environment import HeldOut, ItemStream, Tasks, row_rewards
+from reasoning_gym_environment import HeldOut, ItemStream, RowRewards, Tasks
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.trl import GRPOTasks
@@ -195,7 +195,7 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
         GRPOTasks(tasks, arguments(tmp_path, **wrong), ItemStream(tasks))
 
 
-def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path: Path) -> None:
+def test_the_trainer_reads_exported_rows_and_their_grades(tmp_path: Path) -> None:
     folder, cache = str(tmp_path / "rows"), str(tmp_path / "cache")
     assert (
         export.main(["--items", "16", "--tasks", "chain_sum", "--complexity", "none", "--format", "hf", "--to", folder])
@@ -213,7 +213,7 @@ def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path
         args=arguments(tmp_path / "out", max_steps=8, reward_weights=[1.0, 0.0]),
         processing_class=tokenizer,
         train_dataset=dataset,
-        reward_funcs=[row_rewards(tasks), is_right],
+        reward_funcs=[RowRewards(), is_right],
         rollout_func=partial(Run.scripted, alternates=True),
     )
     trainer.train()

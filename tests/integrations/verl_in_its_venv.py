@@ -37,7 +37,7 @@ from verl.workers.reward_manager import get_reward_manager_cls
 
 import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
+from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from reasoning_gym_environment.records import AnswerFormat
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK

@@ -1,4 +1,4 @@
-"""The formats of `export --items`. Each format turns an item into a row that a trainer reads.
+"""The formats of rows. Each format turns an item into a row that a trainer reads.
 
     ExportedItem ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
 
@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from ..api import PromptedProblem
 from ..inference.prompts import as_dicts
-from ..integrations.recipe import RECIPE, Recipe
 from ..records import to_json
+from .recipe import RECIPE, Recipe
 
 Row = dict[str, Any]
 Split = Literal["train", "eval"]
