@@ -99,6 +99,9 @@ def _show(options: argparse.Namespace) -> None:
     print_table(Output(), _table(summary))
     print(f"rows read: {summary.rows}, of which {summary.complete} have all their rewards")
     print(f"completions without a score: {summary.unscored}")
+    if summary.skipped:
+        reasons = [f"{reason} ({draws})" for reason, draws in summary.skipped.items()]
+        print(f"draws without an item: {', '.join(reasons)}")
     if summary.repeated:
         print(f"rewards for rows that had all theirs (training went back to a checkpoint): {summary.repeated}")
 

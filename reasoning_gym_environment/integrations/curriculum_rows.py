@@ -220,6 +220,7 @@ class _RowSource:
         """The ladder of each task of the rows."""
         self._instance = source.stream.instance
         self._limits = LevelLimits(self.ladders)
+        self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         """Protects the limits, which get the state of the store before each use."""
 
@@ -258,13 +259,26 @@ class _RowSource:
             levels = await asyncio.to_thread(self._levels_now, store, task)
             address = ItemAddress(task, index, "train", self._settings.seed, self._instance)
             result = await self._maker.make_at_first_of(levels, address)
-            await asyncio.to_thread(store.learn, task, partial(self._learn, task, result))
+            skipped = "" if result.problem else f"{task}: {result.reason}"
+            await asyncio.to_thread(store.learn, task, partial(self._learn, task, result), skipped)
             if result.problem is not None:
                 return result.problem
-            logger.warning("Row %d: skipped an item of %s (%s): %s.", number, task, result.reason, result.detail)
+            self._log_skip(number, task, result)
         raise EnvironmentSetupError(
             f"Row {number}: {TRIES} draws in a row gave no usable item. Include more tasks, or allow longer prompts."
         )
+
+    def _log_skip(self, number: int, task: str, result: ItemResult) -> None:
+        """Log the first skip of a task for a reason in this process. The store counts all of them."""
+        if (task, result.reason) not in self._logged:
+            self._logged.add((task, result.reason))
+            logger.warning(
+                "Row %d: skipped an item of %s (%s): %s. Further skips are only counted.",
+                number,
+                task,
+                result.reason,
+                result.detail,
+            )
 
     def _levels_now(self, store: LevelStore, task: str) -> list[Level]:
         """The level of the task now, and the open levels below it."""

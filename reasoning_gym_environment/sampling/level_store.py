@@ -48,6 +48,7 @@ PRAGMA user_version = {VERSION};
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE tasks (task TEXT PRIMARY KEY, levels INTEGER NOT NULL, top INTEGER NOT NULL, state TEXT NOT NULL);
 CREATE TABLE limits (id INTEGER PRIMARY KEY CHECK (id = 0), state TEXT NOT NULL);
+CREATE TABLE skipped (reason TEXT PRIMARY KEY, draws INTEGER NOT NULL);
 CREATE TABLE rows (
     row INTEGER PRIMARY KEY,
     task TEXT NOT NULL,
@@ -103,6 +104,8 @@ class StoreSummary:
     """Rows whose group has all its rewards."""
     unscored: int
     """Completions without a score."""
+    skipped: dict[str, int]
+    """Draws that gave no item, by reason."""
     repeated: int
     """Rewards that came for a complete group, for example because training went back to a checkpoint."""
     tasks: list[TaskSummary]
@@ -173,13 +176,20 @@ class LevelStore:
         found = self._read("SELECT recipe FROM rows WHERE row = ?", row)
         return found[0][0] if found else None
 
-    def learn(self, task: str, learn: Learn) -> None:
-        """Update the limits of levels after an item of this task was made, or failed."""
+    def learn(self, task: str, learn: Learn, skipped: str = "") -> None:
+        """Update the limits of levels after an item of this task was made, or failed.
+
+        `skipped` is the reason if the draw gave no item.
+        """
         with self._change():
             [(limits,)] = self._database.execute("SELECT state FROM limits").fetchall()
             state, top = learn(json.loads(limits))
             self._database.execute("UPDATE limits SET state = ?", (json.dumps(state),))
             self._database.execute("UPDATE tasks SET top = ? WHERE task = ?", (top, task))
+            if skipped:
+                self._database.execute(
+                    "INSERT INTO skipped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET draws = draws + 1", (skipped,)
+                )
 
     def keep(self, row: int, task: str, level: int | None, recipe: str) -> str:
         """Fix the item of a row, unless another process was faster. Returns the recipe that counts."""
@@ -237,7 +247,8 @@ class LevelStore:
                 )
             )
         read, complete, repeated = counts
-        return StoreSummary(read, complete, unscored, repeated, tasks)
+        skipped = dict(self._read("SELECT reason, draws FROM skipped ORDER BY draws DESC, reason"))
+        return StoreSummary(read, complete, unscored, skipped, repeated, tasks)
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""

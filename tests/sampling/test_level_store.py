@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator

@@ -1,0 +1,210 @@
+"""Rows of a store of levels: the items of a run, whoever reads them, at the levels that the rewards ask for."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import ItemStream, RowRewards, Tasks
+from reasoning_gym_environment.commands import levels
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.integrations import trl_rows
+from reasoning_gym_environment.integrations.curriculum_rows import (
+    CurriculumRow,
+    CurriculumRows,
+    PromptLimit,
+    new_store,
+    report,
+)
+from reasoning_gym_environment.integrations.recipe import RecipeGrader
+from reasoning_gym_environment.integrations.trl_rows import curriculum_dataset
+from reasoning_gym_environment.sampling import item_stream
+from reasoning_gym_environment.sampling.level_store import LevelStore
+from testing.level_student import GROUP_SIZE, TASKS, rewards
+
+pytestmark = pytest.mark.usefixtures("in_process_workers")
+
+
+@pytest.fixture
+def store(tmp_path: Path, in_process_workers: None) -> LevelStore:
+    return new_store(tmp_path / "levels.sqlite", group_size=GROUP_SIZE, include_tasks=TASKS, seed=3, rows=5000)
+
+
+def answer(row: CurriculumRow) -> None:
+    """Report the rewards of the student."""
+    for reward in rewards(row.recipe.task, row.recipe.level, row.number):
+        report(row.fields, reward)
+
+
+def levels_of(store: LevelStore) -> dict[str, int]:
+    return {task.task: task.level for task in store.summary().tasks}
+
+
+def test_the_rows_are_the_items_of_a_run(store: LevelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The stream chooses a level some items before it hands the item out.
+    monkeypatch.setattr(item_stream, "PREFETCH", 0)
+    rows = CurriculumRows(store.path)
+    with Tasks(TASKS, complexity_mode="curriculum") as tasks:
+        stream = ItemStream(tasks, seed=3)
+        for number in range(150):
+            row = rows[number]
+            problem = stream.next()
+            assert (row.problem.question, row.recipe.level) == (problem.question, problem.level)
+            assert row.problem.messages == problem.messages
+            answer(row)
+            stream.observe(problem, rewards(problem.task, problem.level, problem.index))
+        state = stream.state_dict()["curriculum"]["tasks"]
+    assert {task: store.state_of(task)[0]["tasks"][task] for task in TASKS} == state
+    assert min(levels_of(store).values()) >= 1
+
+
+def test_a_row_stays_what_its_first_reader_got(store: LevelStore) -> None:
+    readers = [CurriculumRows(store.path), pickle.loads(pickle.dumps(CurriculumRows(store.path)))]
+    first = readers[0].read(range(40))
+    for row in first:
+        answer(row)
+    assert max(levels_of(store).values()) > 0
+    for reader in readers:
+        again = reader.read(range(39, -1, -1))
+        for row, other in zip(reversed(first), again, strict=True):
+            assert (row.recipe, row.problem.entry) == (other.recipe, other.problem.entry)
+    assert Counter(row.recipe.level for row in first) == {0: 40}
+    assert max(row.recipe.level or 0 for row in readers[1].read(range(40, 60))) > 0
+
+
+def test_two_readers_at_the_same_time_agree(store: LevelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = CurriculumRows(store.path), CurriculumRows(store.path)
+    keep = LevelStore.keep
+    overtaken = []
+
+    def keep_late(self: LevelStore, row: int, task: str, level: int | None, recipe: str) -> str:
+        """Another process reads the row while this one makes its item at a level that has changed."""
+        if not overtaken:
+            overtaken.append(row)
+            monkeypatch.setattr(LevelStore, "keep", keep)
+            for number in range(1, 40):
+                answer(second[number])
+            second[row]
+            other = json.loads(self.recipe(row) or "")
+            recipe = json.dumps({**other, "seed": other["seed"] + 1})
+        return keep(self, row, task, level, recipe)
+
+    monkeypatch.setattr(LevelStore, "keep", keep_late)
+    row = first[0]
+    assert overtaken == [0]
+    assert row.problem.entry == second[0].problem.entry
+    assert row.recipe == second[0].recipe
+
+
+class WordTokenizer:
+    """One token for each word."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> list[str]:
+        assert options == {"add_generation_prompt": True, "tokenize": True, "return_dict": False, "thinks": True}
+        return " ".join(message["content"] for message in messages).split()
+
+
+def test_a_prompt_that_is_too_long_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, Any] = {"group_size": 1, "system_prompt": None, "rows": 500}
+    store = new_store(tmp_path / "levels.sqlite", include_tasks=["chain_sum", "knights_knaves"], **settings)
+    limit = PromptLimit(WordTokenizer(), 40, {"thinks": True})
+    rows = CurriculumRows(store.path, limit).read(range(20))
+    # The questions of knights_knaves have more words at every level.
+    assert {row.recipe.task for row in rows} == {"chain_sum"}
+    assert len({row.recipe.seed for row in rows}) == 20
+    assert len(re.findall(r"knights_knaves \(prompt_too_long\): the prompt has \d+ tokens", caplog.text)) == 1
+    assert store.summary().skipped["knights_knaves: prompt_too_long"] > 1
+    none = CurriculumRows(store.path, PromptLimit(WordTokenizer(), 3, {"thinks": True}))
+    with pytest.raises(EnvironmentSetupError, match=r"Row 20: .* draws in a row"):
+        none[20]
+
+
+def test_levels_whose_items_fail_are_closed_for_all_processes(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "levels.sqlite", include_tasks="chain_sum", group_size=1, system_prompt=None)
+    unlimited = CurriculumRows(store.path)
+    for number in range(12):
+        report(unlimited[number].fields, 1.0)
+    reached = levels_of(store)["chain_sum"]
+    assert reached > 1
+    shortest = len(unlimited[0].problem.question.split())
+    limited = CurriculumRows(store.path, PromptLimit(WordTokenizer(), shortest, {"thinks": True}))
+    assert (limited[12].recipe.level or 0) < reached
+    [summary] = store.summary().tasks
+    assert summary.top_level < reached
+    assert (unlimited[13].recipe.level or 0) <= summary.top_level
+
+
+def test_what_is_wrong_is_said_in_a_sentence(store: LevelStore, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match="no such file"):
+        CurriculumRows(tmp_path / "missing.sqlite")
+    with pytest.raises(EnvironmentSetupError, match="group_size: expected a whole number from 1, got 0"):
+        new_store(tmp_path / "other.sqlite", group_size=0)
+    with pytest.raises(EnvironmentSetupError, match="the file exists"):
+        new_store(store.path, group_size=4)
+    with pytest.raises(IndexError, match="rows 0 to 4999"):
+        CurriculumRows(store.path)[5000]
+    report({"task": "chain_sum"}, 1.0)
+    store._database.execute("UPDATE tasks SET levels = 2 WHERE task = 'chain_sum'")
+    with pytest.raises(EnvironmentSetupError, match="another release"):
+        CurriculumRows(store.path)[0]
+
+
+# --- TRL's dataset and reward function
+
+
+def test_a_dataset_of_datasets_is_made_when_it_is_read(store: LevelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = curriculum_dataset(str(store.path))
+    assert len(dataset) == 5000
+    with Tasks(TASKS) as tasks:
+        monkeypatch.setattr(trl_rows, "grader_for", lambda settings: RecipeGrader(tasks))
+        function = pickle.loads(pickle.dumps(RowRewards()))
+        for row in dataset.select(range(7, 60)):
+            answers = [f"<answer>{row['answer']}</answer>"] * GROUP_SIZE
+            columns = {name: [value] * GROUP_SIZE for name, value in row.items()}
+            assert function(completions=answers, trainer_state=object(), **columns) == [1.0] * GROUP_SIZE
+    assert store.summary().complete == 53
+    assert min(levels_of(store).values()) > 0
+
+
+# --- the command
+
+
+def test_the_command_makes_a_store_and_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "levels.sqlite")
+    arguments = ["--create", "--tasks", "chain_sum,leg_counting", "--group-size", "2", "--rows", "100"]
+    assert levels.main([path, *arguments]) == 0
+    assert "2 tasks with" in capsys.readouterr().out
+    rows = CurriculumRows(path)
+    for number in range(10):
+        for _ in range(2):
+            report(rows[number].fields, 1.0)
+    report(rows[10].fields, None)
+    assert levels.main([path]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"chain_sum +\d+ +\d+ +\d+ +\d+ +1\.00", shown)
+    assert "rows read: 11, of which 10 have all their rewards" in shown
+    assert "without a score: 1" in shown
+    assert levels.main([path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["complete"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--create"], "--create needs --group-size"),
+        (["--create", "--group-size", "2", "--tasks", "chain_sun"], "Did you mean chain_sum"),
+        (["--group-size", "2"], "does not use --group-size"),
+        ([], "no such file"),
+    ],
+)
+def test_mistakes_in_the_arguments_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(EnvironmentSetupError, match=message):
+        levels.main([str(tmp_path / "levels.sqlite"), *arguments])
