@@ -22,7 +22,6 @@ import logging
 import os
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,6 +110,15 @@ class StoreSummary:
     tasks: list[TaskSummary]
 
 
+@dataclass
+class _Report:
+    """A reward that waits to be written."""
+
+    row: int
+    reward: float | None
+    is_written: bool = False
+
+
 class LevelStore:
     """A store of levels. Any thread may call the methods; a forked process needs an object of its own."""
 
@@ -120,8 +128,12 @@ class LevelStore:
         self._turns = self.path.with_name(f"{self.path.name}.lock")
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._reported: deque[tuple[int, float | None]] = deque()
-        """Rewards that no transaction has written yet: row and reward."""
+        self._turn = threading.Condition()
+        """Protects the next two."""
+        self._reported: list[_Report] = []
+        """Rewards that no transaction has written yet."""
+        self._is_writing = False
+        """Whether a thread writes the rewards that had been reported when it began."""
         self.unknown_rows = 0
         """Rewards for rows that this store has never given out."""
         self._check_exists()
@@ -208,17 +220,31 @@ class LevelStore:
         """
         if reward is not None and not 0.0 <= reward <= 1.0:
             raise ValueError(f"reward: expected a number from 0 to 1, or None, got {reward!r:.100}.")
-        self._reported.append((row, reward))
-        with self._lock:
-            # Another thread may have written this reward while this thread waited.
-            waiting = len(self._reported)
-            if not waiting:
+        report = _Report(row, reward)
+        with self._turn:
+            self._reported.append(report)
+            self._turn.wait_for(lambda: report.is_written or not self._is_writing)
+            if report.is_written:
                 return
-            with self._change_alone():
-                for position in range(waiting):
-                    self._add(*self._reported[position])
-            for _ in range(waiting):
-                self._reported.popleft()
+            self._is_writing = True
+            reports = list(self._reported)
+        try:
+            with self._change():
+                for waiting in reports:
+                    self._add(waiting.row, waiting.reward)
+            for waiting in reports:
+                waiting.is_written = True
+        finally:
+            with self._turn:
+                # After an error, the next thread tries again to write all of them.
+                self._reported = [waiting for waiting in self._reported if not waiting.is_written]
+                self._is_writing = False
+                self._turn.notify_all()
+
+    def is_complete(self, row: int) -> bool:
+        """Whether the group of a row has all its rewards."""
+        found = self._read("SELECT is_complete FROM rows WHERE row = ?", row)
+        return bool(found and found[0][0])
 
     def incomplete_rows(self) -> Iterator[int]:
         """The rows, in order, whose groups are not complete: first those that were read before, then the others."""
@@ -316,13 +342,8 @@ class LevelStore:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        with self._lock, self._change_alone():
-            yield
-
-    @contextlib.contextmanager
-    def _change_alone(self) -> Iterator[None]:
-        """A transaction, for a thread that holds the lock. Nothing is changed if the block raises."""
-        with self._errors(), self._turns.open("a") as turns:
+        """A transaction. Nothing is changed if the block raises."""
+        with self._lock, self._errors(), self._turns.open("a") as turns:
             # The end of the block closes the file, which lets the next process in.
             fcntl.flock(turns, fcntl.LOCK_EX)
             # The context manager of sqlite3 commits, or takes everything back after an error.

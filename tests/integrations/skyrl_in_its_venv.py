@@ -28,9 +28,12 @@ from skyrl_gym.metrics import aggregate_for_environment
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
+from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.integrations.recipe import RecipeGrader, grader_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
+from testing import level_student
+from testing.curriculum_runs import skyrl as curriculum
 from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
 
@@ -203,6 +206,17 @@ def test_an_unknown_setting_or_a_name_that_is_taken_is_refused(problems: dict[st
     deregister("with_an_unknown_setting")
     with pytest.raises(skyrl_gym.error.RegistrationError, match=ENV_CLASS):
         register()
+
+
+# --- the curriculum
+
+
+def test_the_levels_follow_the_rewards(tmp_path: Path, grader: RecipeGrader) -> None:
+    store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
+    curriculum.run(str(store.path), 80)
+    summary = store.summary()
+    assert (summary.complete, summary.repeated, summary.unscored) == (80, 0, 0)
+    assert min(task.level for task in summary.tasks) >= 1
 
 
 # --- mask_unscored

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
+from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.sampling.seeds import is_held_out
+from testing import level_student
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.mock_dialects import ThreadedMockServer
 from testing.support import PATIENCE_S, child_environment
-from testing.wheel import fresh_environment, libraries_of
+from testing.wheel import add_tests, fresh_environment, libraries_of
 
 from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
 
@@ -230,6 +232,17 @@ def test_all_event_loops_of_a_process_share_the_grading_workers(python: Path, tm
     (tmp_path / "starts.py").write_text(STARTS)
     done = of_library(python, ["starts.py"], tmp_path)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_the_levels_follow_the_rewards_of_an_environment_server(python: Path, tmp_path: Path) -> None:
+    store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
+    add_tests(python)
+    done = of_library(python, ["-m", "testing.curriculum_runs.verifiers", str(store.path), "28"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = store.summary()
+    assert (summary.complete, summary.repeated, summary.unscored) == (28, 0, 0)
+    assert max(task.level for task in summary.tasks) >= 1
 
 
 @pytest.mark.slow

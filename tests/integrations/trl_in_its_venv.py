@@ -22,7 +22,10 @@ from trl import GRPOConfig, GRPOTrainer
 from reasoning_gym_environment import HeldOut, ItemStream, RowRewards, Tasks
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.trl import GRPOTasks
+from testing import level_student
+from testing.curriculum_runs import trl as curriculum
 from testing.hostile_answers import ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
 
@@ -222,6 +225,19 @@ def test_the_trainer_reads_exported_rows_and_their_grades(tmp_path: Path) -> Non
     for line in steps:
         assert line["rewards/reasoning_gym/mean"] == line["rewards/is_right/mean"] == line["reward"]
     assert {line["reward"] for line in steps} == {0.5}
+
+
+def test_the_levels_follow_the_rewards_in_the_asynchronous_trainer(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
+    samples = curriculum.run(str(store.path), 40)
+    rewards = [sample.metrics["rewards/reasoning_gym"] for sample in samples]
+    assert 0.5 < sum(rewards) / len(rewards) < 1.0
+    # A checkpoint has the number of the next row; the rows after it were read before, and stay as they are.
+    before = store.summary()
+    curriculum.run(str(store.path), 40, start=40)
+    summary = store.summary()
+    assert before.complete >= 40 and summary.complete >= 80
+    assert min(task.level for task in summary.tasks) >= 1
 
 
 SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "save_steps": 3}

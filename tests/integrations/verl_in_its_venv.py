@@ -20,7 +20,6 @@ import torch
 import transfer_queue as tq
 import verl
 from omegaconf import DictConfig, OmegaConf
-from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
@@ -28,7 +27,6 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardL
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.trainer.ppo.reward import get_custom_reward_fn
-from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
@@ -44,6 +42,7 @@ from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, Ex
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from reasoning_gym_environment.records import AnswerFormat
 from testing import level_student
+from testing.curriculum_runs import verl as curriculum
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
@@ -255,93 +254,24 @@ def test_the_metrics_of_a_validation() -> None:
 # --- the curriculum: verl's data loader reads rows of a store of levels, and its reward worker reports to it
 
 
-PROMPTS = 4
-"""Prompts of a step."""
-
-
-def loader_of(config: DictConfig, tokenizer: PreTrainedTokenizerBase) -> StatefulDataLoader[Any]:
-    """The data loader of the trainer (PPOTrainer._init_dataloader)."""
-    dataset = create_rl_dataset(config.data.train_files, config.data, tokenizer, None)
-    return StatefulDataLoader(
-        dataset=dataset,
-        batch_size=PROMPTS,
-        num_workers=config.data.dataloader_num_workers,
-        drop_last=True,
-        collate_fn=collate_fn,
-        sampler=create_rl_sampler(config.data, dataset),
-    )
-
-
-def curriculum_configuration(path: Path) -> DictConfig:
-    config = configuration()
-    config.data.train_files = [str(path)]
-    config.data.max_prompt_length = 4096
-    config.data.shuffle = True
-    config.data.seed = 11
-    config.data.custom_cls.path = "pkg://reasoning_gym_environment.integrations.verl_dataset"
-    config.data.custom_cls.name = "CurriculumDataset"
-    config.reward.custom_reward_function.reward_kwargs = {}
-    return config
-
-
-async def answer_batch(
-    worker: RewardLoopWorker, batch: dict[str, Any], tokenizer: PreTrainedTokenizerBase
-) -> list[tuple[str, int]]:
-    """Answer each prompt of a batch as the student does. Returns the task and the level of each row."""
-    told = []
-    batches = []
-    expected = []
-    for number in range(len(batch["raw_prompt"])):
-        row = {name: column[number] for name, column in batch.items()}
-        info = row["extra_info"]
-        told.append((info["task"], info["level"]))
-        rewards = level_student.rewards(info["task"], info["level"], info["row"])
-        texts = [f"<answer>{row['reward_model']['ground_truth'] if reward else 'none'}</answer>" for reward in rewards]
-        batches += [batch_of(row, [text], tokenizer) for text in texts]
-        expected += rewards
-    assert await rewards_of(worker, batches) == expected
-    return told
-
-
-@pytest.mark.parametrize("loader_workers", [0, 2])
-async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, loader_workers: int
-) -> None:
+async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "levels.sqlite"
-    store = await asyncio.to_thread(
-        new_store, path, group_size=level_student.GROUP_SIZE, rows=1000, include_tasks=level_student.TASKS
-    )
-    config = curriculum_configuration(path)
-    config.data.dataloader_num_workers = loader_workers
-    worker = RewardLoopWorker(config)
-    loader = loader_of(config, tokenizer)
-    read: list[list[tuple[str, int]]] = []
-    saved: Any = None
-    for step, batch in enumerate(loader):
-        read.append(await answer_batch(worker, batch, tokenizer))
-        if step == 9:
-            saved = loader.state_dict()
-        if step == 49:
-            break
+    store = await asyncio.to_thread(new_store, path, **level_student.STORE)
+    run = curriculum.Run(path, loader_workers=2)
+    read = [await run.step() for _ in range(10)]
+    saved = run.loader.state_dict()
+    read += [await run.step() for _ in range(40)]
     summary = store.summary()
-    assert summary.complete == 200
-    assert summary.repeated == 0
-    # As `serve` does after the same groups (benchmarks/curriculum_in_trainers.py): near the level that it has learned.
-    reached = {task.task: task.level for task in summary.tasks}
-    for task, learned in level_student.LEARNED.items():
-        assert abs(reached[task] - learned) <= 1, reached
+    assert (summary.complete, summary.repeated) == (200, 0)
+    level_student.check_levels(summary)
 
     # A crash: the run goes back to step 10, and the store stays as it is.
-    del loader
-    resumed = loader_of(config, tokenizer)
-    resumed.load_state_dict(saved)
-    for step, batch in enumerate(resumed, start=10):
-        assert await answer_batch(worker, batch, tokenizer) == read[step]
-        if step == 14:
-            break
+    resumed = curriculum.Run(path, loader_workers=2)
+    resumed.loader.load_state_dict(saved)
+    assert [await resumed.step() for _ in range(5)] == read[10:15]
     after = store.summary()
-    assert (after.complete, after.repeated) == (200, 5 * PROMPTS * level_student.GROUP_SIZE)
     assert after.tasks == summary.tasks
+    assert (after.complete, after.repeated) == (200, 5 * curriculum.PROMPTS * level_student.GROUP_SIZE)
 
 
 # --- Ray: reward workers, agent loops and the replay buffer of the trainer

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +17,9 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
-from reasoning_gym_environment.sampling.level_store import LevelStore, StoreSettings
-
-LEVELS = {"a": 5, "b": 3, "c": 1}
-GROUP = 4
-TASKS = sorted(LEVELS)
-
-
-def new(path: Path, rows: int = 1000) -> LevelStore:
-    return LevelStore.create(path, StoreSettings(rows, GROUP, 0.7), LEVELS)
-
-
-def task_of(row: int) -> str:
-    return TASKS[row % len(TASKS)]
+from reasoning_gym_environment.sampling.level_store import LevelStore
+from testing import store_writers
+from testing.store_writers import GROUP, LEVELS, TASKS, new_store, task_of
 
 
 def give_out(store: LevelStore, row: int) -> int:
@@ -51,7 +38,7 @@ def levels_of(store: LevelStore) -> dict[str, int]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LevelStore]:
-    store = new(tmp_path / "levels.sqlite")
+    store = new_store(tmp_path / "levels.sqlite")
     yield store
     store.close()
 
@@ -165,7 +152,7 @@ def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: Leve
         LevelStore(tmp_path / "missing.sqlite")
     assert not (tmp_path / "missing.sqlite").exists()
     with pytest.raises(EnvironmentSetupError, match="the file exists"):
-        new(store.path)
+        new_store(store.path)
     text = tmp_path / "text.sqlite"
     text.write_text("{}" * 1000)
     with pytest.raises(EnvironmentSetupError, match="not a database"):
@@ -209,65 +196,11 @@ def _use(store: LevelStore, sender: Connection) -> None:
         sender.send(str(error))
 
 
-# --- processes that are killed
-
-WRITERS = 16
-KILLED = 30
-"""Processes that are killed in the middle of their work. Each is replaced."""
-
-
 @pytest.mark.slow
 def test_writers_that_are_killed_lose_no_group_and_count_none_twice(tmp_path: Path) -> None:
-    store = new(tmp_path / "levels.sqlite", rows=100_000)
     rows = 320
-    for row in range(rows):
-        give_out(store, row)
-    random = Random(3)
-    context = multiprocessing.get_context("spawn")
-    waits = context.Queue()
-    begun: list[Any] = []
-
-    def begin(number: int) -> Any:
-        mine = [row for row in range(rows) if row % WRITERS == number]
-        writer = context.Process(target=_write, args=(store.path, mine, waits))
-        writer.start()
-        begun.append(writer)
-        return writer
-
-    writers = [begin(number) for number in range(WRITERS)]
-    killed = 0
-    while any(writer.is_alive() for writer in writers):
-        time.sleep(random.uniform(0.02, 0.2))
-        number = random.randrange(WRITERS)
-        if killed < KILLED and writers[number].is_alive():
-            os.kill(writers[number].pid, signal.SIGKILL)
-            writers[number].join()
-            writers[number] = begin(number)
-            killed += 1
-    assert [writer.exitcode for writer in writers] == [0] * WRITERS
-    summary = store.summary()
-    assert summary.complete == rows
-    expected = Counter(task_of(row) for row in range(rows))
-    assert {task.task: task.groups for task in summary.tasks} == expected
-    worst = max(waits.get() for _ in range(WRITERS))
-    # Benchmarks measure the wait. Here it only must not be that of a lock that a dead process holds.
-    assert worst < 30
-
-
-def _write(path: Path, rows: list[int], waits: Any) -> None:
-    """Complete the groups of these rows. A new writer goes on where a killed writer stopped."""
-    store = LevelStore(path)
-    incomplete = set(store.incomplete_rows())
-    worst = 0.0
-    for row in rows:
-        while row in incomplete:
-            before = time.monotonic()
-            store.add(row, 1.0)
-            worst = max(worst, time.monotonic() - before)
-            incomplete = incomplete if _is_incomplete(store, row) else incomplete - {row}
-    waits.put(worst)
-
-
-def _is_incomplete(store: LevelStore, row: int) -> bool:
-    found = store._read("SELECT is_complete FROM rows WHERE row = ?", row)
-    return not found[0][0]
+    store_writers.run(tmp_path / "levels.sqlite", rows=rows, writers=16, kills=30)
+    summary = LevelStore(tmp_path / "levels.sqlite").summary()
+    assert (summary.complete, summary.repeated) == (rows, 0)
+    groups = Counter(task_of(row) for row in range(rows))
+    assert {task.task: task.groups for task in summary.tasks} == groups
