@@ -8,7 +8,9 @@
 JSON changes the metadata of most items. If the metadata of a request to /verify has a `recipe`, as in rows of
 `export --items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata.
 
-A completion that could not be scored has the reward `null` and a reason. Its reward is never 0. A request takes at most
+A completion that could not be scored has the reward `null` and a reason. Its reward is never 0, except in the reply to
+NeMo Gym, which ends a collection of rollouts at `null`: there it is 0, with `mask_sample` and `failure_reason`, and the
+trainer leaves the completion out of the loss. A request takes at most
 `--deadline-s` from its arrival. Requests for more than `--queue` completions at the same time are refused (503).
 """
 
@@ -207,7 +209,7 @@ def build_app(
         [[graded]] = await service.grade([group])
         fields = {"score": graded.reward, "extracted_answer": graded.answer, "task_name": task}
         # Other fields of the request may have half a character, which FastAPI cannot write.
-        text = json.dumps({**dict(request), **graded.model_dump(), **fields})
+        text = json.dumps({**dict(request), **graded.model_dump(), **fields, **_for_nemo(graded)})
         return Response(text, media_type="application/json")
 
     @app.post("/seed_session")
@@ -235,6 +237,13 @@ def _described(mistake: dict[str, Any]) -> dict[str, Any]:
     """A mistake of a request, in FastAPI's form, without the value, which may be of any size and no JSON."""
     place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"][:LONGEST_PLACE]]
     return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
+
+
+def _for_nemo(graded: Graded) -> dict[str, Any]:
+    """The fields with which NeMo Gym's trainers exclude a completion."""
+    if graded.reward is not None:
+        return {"mask_sample": False, "failure_reason": None}
+    return {"reward": 0.0, "mask_sample": True, "failure_reason": graded.reason or graded.outcome}
 
 
 def _recipe_of(group: GroupToGrade) -> Recipe:

@@ -82,8 +82,11 @@ def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
             del metadata["recipe"]
         body = {**row, "metadata": metadata, "response": response, "id": 3}
         reply = client.post("/verify", content=json.dumps(body)).json()
-        assert (reply["task_name"], reply["id"], reply["score"]) == (group.problem.task, 3, reply["reward"])
-        rewards.append(reply["reward"])
+        assert (reply["task_name"], reply["id"]) == (group.problem.task, 3)
+        is_unscored = reply["score"] is None
+        assert reply["mask_sample"] == is_unscored == bool(reply["failure_reason"])
+        assert reply["reward"] == (0.0 if is_unscored else reply["score"])
+        rewards.append(reply["score"])
     return rewards
 
 

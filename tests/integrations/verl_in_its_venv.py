@@ -27,19 +27,22 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardL
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.trainer.ppo.reward import get_custom_reward_fn
+from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils as tu
-from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn, get_dataset_class
 from verl.utils.import_utils import load_extern_object
 from verl.workers.reward_manager import get_reward_manager_cls
 
 import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
+from reasoning_gym_environment.integrations.verl_dataset import STORE_SUFFIX, CurriculumDataset
 from reasoning_gym_environment.records import AnswerFormat
 from testing import level_student
 from testing.curriculum_runs import verl as curriculum
@@ -227,6 +230,19 @@ def test_the_command_of_the_page(groups: list[Group]) -> None:
     result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
     assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
+
+
+def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
+    page = (MODEL.parents[2] / "docs" / "curriculum.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    overrides = shlex.split(command.replace("\\\n", ""))
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose("ppo_trainer", overrides[3:])
+    assert str(config.data.train_files).endswith(STORE_SUFFIX)
+    assert get_dataset_class(config.data) is CurriculumDataset
+    assert get_custom_reward_fn(config) is not None
+    with pytest.raises(EnvironmentSetupError, match="no such file"):
+        create_rl_dataset([str(tmp_path / "levels.sqlite")], config.data, None, None)
 
 
 def test_releases_before_0_7_load_the_function_from_its_file(groups: list[Group]) -> None:
