@@ -247,7 +247,7 @@ class LevelStore:
         return bool(found and found[0][0])
 
     def incomplete_rows(self) -> Iterator[int]:
-        """The rows, in order, whose groups are not complete: first those that were read before, then the others."""
+        """The rows whose groups are not complete: those that were read before, then those after the last of them."""
         for (row,) in self._read("SELECT row FROM rows WHERE NOT is_complete ORDER BY row"):
             yield row
         [(last,)] = self._read("SELECT coalesce(max(row), -1) FROM rows")
