@@ -201,8 +201,8 @@ def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
         options.tasks,
-        modules=options.task_modules,
-        allow_unguarded=list(eval_guards.unguarded_tasks()),
+        task_modules=options.task_modules,
+        allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         num_generation_workers=workers,
         num_scoring_workers=workers,
     ) as tasks:
