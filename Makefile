@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Only errors. On a machine with several package indexes, pip has a warning for each package.
+PIP := -m pip install -qq --disable-pip-version-check
 # A file's tests stay together: they share worker processes and ladders. More than four find no files to do.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Without bytecode each of the processes that tests start would compile all that it imports.
@@ -26,20 +28,21 @@ $(VENV)/.python:
 	@touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing the pinned requirements into $(VENV): a minute or two, once. pip lists them."
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@echo "Installing the $$(grep -c == requirements.txt) pinned requirements into $(VENV): one to five minutes, once, with a dot every five seconds."
+	@(while sleep 5 && kill -0 $$$$; do printf .; done 2>/dev/null) & $(BIN)/python $(PIP) -r requirements.txt
+	@echo
+	$(BIN)/python $(PIP) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python $(PIP) -r requirements/dev.txt
 	@touch $@
 
 $(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requirements/dev.txt requirements.txt pyproject.toml | $(VENV)/.python
 	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
 	$(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements/dev.txt -r requirements/openenv.txt
-	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(VENV)-trl/bin/python $(PIP) --no-compile -r requirements/dev.txt -r requirements/openenv.txt
+	$(VENV)-trl/bin/python $(PIP) --no-deps --editable .
 	@touch $@
 
 # Without --no-compile, pip takes twice as long, because it compiles all of torch and verl, of which tests import a part.
@@ -48,14 +51,14 @@ $(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requiremen
 $(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
 	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
 	$(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r requirements/$*.txt
+	$(VENV)-$*/bin/python $(PIP) --no-compile -r requirements/$*.txt
 	@touch $@
 
 $(VENV)-llm/.installed: benchmarks/research/llm/requirements.txt benchmarks/research/llm/requirements-alone.txt | $(VENV)/.python
 	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
 	$(PYTHON) -m venv $(VENV)-llm
-	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/research/llm/requirements.txt
-	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/research/llm/requirements-alone.txt
+	$(VENV)-llm/bin/python $(PIP) -r benchmarks/research/llm/requirements.txt
+	$(VENV)-llm/bin/python $(PIP) --no-deps -r benchmarks/research/llm/requirements-alone.txt
 	@touch $@
 
 demo: $(VENV)/.installed

@@ -182,7 +182,7 @@ def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
     """Return one line of a table: name, default of the class, start value of the commands if it differs, meaning."""
     default = field.get_default(call_default_factory=True)
     commands = "" if start == default else shown(start)
-    text = " ".join((meaning or field.description or "").split()).replace("|", "\\|")
+    text = " ".join((meaning or field.description or "").split()).replace("|", "\\|").replace("<", "&lt;")
     return f"| `{name}` | {shown(default)} | {commands} | {text} |\n"
 
 

@@ -10,8 +10,8 @@ def model(messages):  # Call your model here. This one adds up the numbers of th
     return f"<answer>{sum(map(int, numbers))}</answer>"
 
 
-with Tasks("category:arithmetic", exclude="gsm_symbolic") as tasks:
-    questions = HeldOut(tasks, eval_tasks="leg_counting,chain_sum,gcd", per_task=20)
+with Tasks("category:arithmetic", exclude_tasks="gsm_symbolic") as tasks:
+    questions = HeldOut(tasks, eval_tasks="leg_counting,chain_sum,gcd", num_eval_samples_per_task=20)
     results = questions.results([model(problem.messages) for problem in questions])
     for scope in (*results.tasks, results.overall):
         print(f"{scope.name:15} {scope.exact.value:6.1%} [{scope.exact.low:.1%}, {scope.exact.high:.1%}]")

@@ -84,7 +84,7 @@ def solve(question: str) -> str | None:
 if __name__ == "__main__":
     from reasoning_gym_environment import ItemStream, Tasks
 
-    with Tasks("clock_sum", modules=[__file__], complexity_mode=1.0) as tasks:
+    with Tasks("clock_sum", task_modules=[__file__], complexity_mode=1.0) as tasks:
         problem = ItemStream(tasks).next()
         answers = [problem.entry["answer"], "12:00", "noon"]
         print(problem.question)

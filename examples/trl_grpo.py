@@ -29,7 +29,9 @@ args = GRPOConfig(
 
 if __name__ == "__main__":
     with Tasks("spell_backward,leg_counting,gcd", complexity_mode="curriculum") as tasks:
-        gym = GRPOTasks(tasks, args, ItemStream(tasks, seed=42), HeldOut(tasks, per_task=32, complexity=0.0))
+        gym = GRPOTasks(
+            tasks, args, ItemStream(tasks, seed=42), HeldOut(tasks, num_eval_samples_per_task=32, eval_complexity=0.0)
+        )
         trainer = GRPOTrainer(
             model=str(MODEL),
             args=args,

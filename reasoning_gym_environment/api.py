@@ -82,10 +82,6 @@ class Grade:
     score: Score
 
 
-SHORT_NAMES = {name.removeprefix("task_").removesuffix("_tasks"): name for name in TasksSettings.model_fields}
-"""The settings of `Tasks` by the short form of their name, such as `include` for `include_tasks`."""
-
-
 class Tasks:
     """The tasks of a run, and the worker processes that make and grade their items.
 
@@ -98,8 +94,7 @@ class Tasks:
     "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest). `answer_format` ("tags",
     "boxed" or "text") is the form of answers, and `system_prompt` the system message. Others are
     `allow_unguarded_tasks`, `verification`, `sandbox`, `partial_credit` ("exact" by default), `num_generation_workers`
-    and `num_scoring_workers` (both 1 by default). The short names `include`, `exclude`, `weights`, `overrides`,
-    `modules` and `allow_unguarded` are accepted too. `item_timeout_s` is the processor time that an item may take.
+    and `num_scoring_workers` (both 1 by default). `item_timeout_s` is the processor time that an item may take.
 
     Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, the workers do not
     start, or the workers do not know a dataset because no task module registers it.
@@ -107,14 +102,17 @@ class Tasks:
 
     def __init__(
         self,
-        include: Names | None = None,
+        include_tasks: Names | None = None,
         *,
         item_timeout_s: float = ITEM_TIMEOUT_S,
         **settings: Any,
     ) -> None:
         is_time = isinstance(item_timeout_s, (int, float)) and item_timeout_s > 0
         _expect("item_timeout_s", item_timeout_s, "a number of seconds above 0", is_time)
-        self.settings = _tasks_settings(include, settings)
+        if include_tasks is not None:
+            settings["include_tasks"] = include_tasks
+        defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
+        self.settings = checked(TasksSettings, **{**defaults, **settings})
         self._runtime = Runtime(self.settings, item_timeout_s=item_timeout_s)
         self._thread = LoopThread(self._runtime)
         self.version = self._runtime.library.version
@@ -136,8 +134,8 @@ class Tasks:
             if not is_of_library and not self.settings.task_modules:
                 raise EnvironmentSetupError(
                     f"{task}: the worker processes do not know this dataset, because only this process has registered "
-                    f"it. Name the module that registers it (found: {dataset.__module__}): Tasks(..., modules=...), "
-                    "with a dotted name or the path of a .py file. Or exclude the task."
+                    f"it. Name the module that registers it (found: {dataset.__module__}): Tasks(..., "
+                    "task_modules=...), with a dotted name or the path of a .py file. Or exclude the task."
                 )
 
     @property
@@ -336,10 +334,11 @@ class ItemStream:
 class HeldOut:
     """Questions that no training stream ever draws, and a model's results on them.
 
-    `eval_tasks` is "all", a number of tasks (chosen by `seed`), or task names. The set has `per_task` questions of each
-    task, at `complexity`: None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same
-    arguments give the same questions everywhere; `manifest` identifies them. The first access makes the questions, and
-    with `show_progress` a terminal shows how many exist.
+    The arguments are settings of docs/configuration.md. `eval_tasks` is "all", a number of tasks (chosen by
+    `eval_seed`), or task names. The set has `num_eval_samples_per_task` questions of each task, at `eval_complexity`:
+    None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments give the same
+    questions everywhere; `manifest` identifies them. The first access makes the questions, and with `show_progress` a
+    terminal shows how many exist.
 
     Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
@@ -349,21 +348,22 @@ class HeldOut:
         tasks: Tasks,
         *,
         eval_tasks: Names | int = "all",
-        per_task: int = 5,
-        seed: int = 123,
-        complexity: float | None = None,
+        num_eval_samples_per_task: int = 5,
+        eval_seed: int = 123,
+        eval_complexity: float | None = None,
         show_progress: bool = False,
     ) -> None:
         _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
         # The published questions are for `evaluate` only.
-        _expect("complexity", complexity, "None or a number from 0 to 1", not isinstance(complexity, str))
+        is_level = not isinstance(eval_complexity, str)
+        _expect("eval_complexity", eval_complexity, "None or a number from 0 to 1", is_level)
         self._settings = checked(
             EvaluationSettings,
             **tasks.settings.model_dump(),
             eval_tasks=eval_tasks,
-            num_eval_samples_per_task=per_task,
-            eval_seed=seed,
-            eval_complexity=complexity,
+            num_eval_samples_per_task=num_eval_samples_per_task,
+            eval_seed=eval_seed,
+            eval_complexity=eval_complexity,
         )
         tasks._runtime.check_held_out(self._settings)
         self._show_progress = show_progress
@@ -476,7 +476,7 @@ def grade(
     `item` is as reasoning-gym made it (`question`, `answer`, `metadata`) from `config` (default: the task's own
     config). Its metadata must be intact, so it must not have been stored as JSON. The answer has the form of
     `answer_format`: "tags", "boxed" or "text". The reward is 1 for a right answer and 0 for a wrong answer.
-    `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes other settings.
+    `Tasks.grade` grades several completions, serves your own tasks (`task_modules`), and takes other settings.
 
     Raises UnknownNameError for an unknown task or parameter, and EnvironmentSetupError for an item that is not one of
     this task.
@@ -505,17 +505,6 @@ async def grade_async(
 
 
 # --- the implementation
-
-
-def _tasks_settings(include: Names | None, given: Mapping[str, Any]) -> TasksSettings:
-    """The settings of `Tasks`. Raises EnvironmentSetupError with the name of an argument that is wrong."""
-    settings: dict[str, Any] = {} if include is None else {"include_tasks": include}
-    for name, value in given.items():
-        setting = SHORT_NAMES.get(name, name)
-        _expect(setting, value, "one value: it is given twice", setting not in settings)
-        settings[setting] = value
-    defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
-    return checked(TasksSettings, **{**defaults, **settings})
 
 
 def _expect(name: str, value: object, expected: str, is_right: bool) -> None:

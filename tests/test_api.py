@@ -132,9 +132,9 @@ def test_an_unknown_parameter_is_named() -> None:
 
 
 def test_held_out_questions_are_no_training_questions_and_results_have_intervals(tasks: Tasks) -> None:
-    held = HeldOut(tasks, per_task=4)
+    held = HeldOut(tasks, num_eval_samples_per_task=4)
     assert len(held) == 12 and all(is_held_out(problem.question) for problem in held)
-    assert held.manifest == HeldOut(tasks, eval_tasks=NAMES, per_task=4).manifest
+    assert held.manifest == HeldOut(tasks, eval_tasks=NAMES, num_eval_samples_per_task=4).manifest
     answers = [right(problem) for problem in held]
     found = held.results([*answers[:6], *["no answer"] * 6])
     assert found.overall.exact is not None and found.overall.exact.value == 0.5
@@ -162,14 +162,14 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
 
 
 def test_each_mistake_is_named(tasks: Tasks) -> None:
-    stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
+    stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", num_eval_samples_per_task=2)
     problem, given, state = stream.next(), Any, stream.state_dict()
     wrong: Any = 5
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
-        (EnvironmentSetupError, "include_tasks: .*given twice", lambda: Tasks("gcd", include_tasks="gcd")),
         (EnvironmentSetupError, "include_tasks: expected names", lambda: Tasks(wrong)),
-        (EnvironmentSetupError, "task_weights: expected names", lambda: Tasks(weights=5)),
+        (EnvironmentSetupError, "task_weights: expected names", lambda: Tasks(task_weights=5)),
+        (EnvironmentSetupError, "setting .weights.*Did you mean task_weights", lambda: Tasks(weights={})),
         (EnvironmentSetupError, "task_modules: expected names", lambda: Tasks(task_modules=5)),
         (EnvironmentSetupError, "item_timeout_s: expected a number", lambda: Tasks(item_timeout_s=given)),
         (EnvironmentSetupError, "tasks: expected a Tasks", lambda: ItemStream(wrong)),
@@ -217,7 +217,7 @@ def test_a_dataset_that_only_this_process_knows_is_refused(in_process_workers: N
     from reasoning_gym.factory import register_dataset
 
     register_dataset("my_sums", type("MySums", (ChainSumDataset,), {"__module__": "my_module"}), ChainSumConfig)
-    with pytest.raises(EnvironmentSetupError, match=r"my_sums: the worker processes .*my_module.*modules=\.\.\."):
+    with pytest.raises(EnvironmentSetupError, match=r"my_sums: the worker processes .*my_module.*task_modules=\.\.\."):
         Tasks("my_sums,gcd")
     with Tasks(exclude_tasks="my_sums", include_tasks="*_sums,gcd") as tasks:
         assert tasks.names == ["gcd"]
@@ -269,7 +269,7 @@ from reasoning_gym_environment import Tasks, ItemStream, HeldOut, grade
 tasks = Tasks("chain_sum")
 problem = ItemStream(tasks).next()
 print(grade("chain_sum", problem.entry, f"<answer>{problem.entry['answer']}</answer>").reward)
-print(HeldOut(tasks, per_task=1).results([""]).overall.completions)
+print(HeldOut(tasks, num_eval_samples_per_task=1).results([""]).overall.completions)
 print(sorted({"atroposlib", "openai", "wandb", "transformers", "aiohttp"} & set(sys.modules)))
 print(*workers_of(os.getpid()))
 """

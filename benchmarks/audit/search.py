@@ -226,7 +226,7 @@ async def main() -> int:
     logging.getLogger("reasoning_gym_environment").setLevel(logging.ERROR)
     how: Any = {"verification": "native", "partial_credit": "native"} if options.native else {}
     found = []
-    with Tasks(options.tasks, modules=options.task_modules, **how) as tasks:
+    with Tasks(options.tasks, task_modules=options.task_modules, **how) as tasks:
         for task in tasks.names:
             overrides = tasks.catalog[task].overrides
             ladder = build_ladder(task, overrides=overrides).levels

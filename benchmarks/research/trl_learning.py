@@ -54,7 +54,7 @@ def learn(steps: int, seed: int, *, shuffled: bool) -> dict[str, Any]:
     began = time.monotonic()
     with TemporaryDirectory() as folder, Tasks(TASKS, complexity_mode="curriculum") as tasks:
         args = settings(folder, steps, seed)
-        gym = GRPOTasks(tasks, args, ItemStream(tasks, seed=seed), HeldOut(tasks, per_task=100))
+        gym = GRPOTasks(tasks, args, ItemStream(tasks, seed=seed), HeldOut(tasks, num_eval_samples_per_task=100))
         [grade] = gym.reward_funcs
         dealer = random.Random(seed)
 

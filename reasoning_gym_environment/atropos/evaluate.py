@@ -49,9 +49,6 @@ async def evaluate_command(env: Hooks) -> None:
         questions = await asked_questions(env)
         with _answer_log(env, questions) as answers:
             logger.info("%s", env.run.evaluator.plan(questions, answers))
-        logger.info(
-            "The time depends on the server, and is not known yet. `evaluate` shows the time left while it runs."
-        )
         return
     await env.evaluate()
     if env.eval_metrics:

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..run import Mode, Run
-from ..telemetry.alarms import RECENT, ScoredGroup, is_stuck_at_zero
+from ..telemetry.alarms import RECENT, ScoredGroup, tasks_at_zero
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 
@@ -114,9 +114,9 @@ class Status:
 
     def _tasks(self) -> str:
         """`Tasks: no right answer in a, b; only right answers in c; levels 5 up, 1 down, mean 2.3`."""
-        by_task = self._run.telemetry.window.by_task
-        at_zero = sorted(task for task, groups in by_task.items() if is_stuck_at_zero(groups))
-        at_one = sorted(task for task, groups in by_task.items() if _is_always_right(list(groups)))
+        window = self._run.telemetry.window
+        at_zero = tasks_at_zero(window)
+        at_one = sorted(task for task, groups in window.by_task.items() if _is_always_right(list(groups)))
         parts = []
         if at_zero:
             parts.append(f"no right answer in {_named(at_zero)}")

@@ -34,7 +34,7 @@ from ..records import Outcome, Score
 from ..sampling.seeds import derive_seed
 from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import check_names, config_of
+from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
@@ -45,7 +45,7 @@ from ..verification.questions import OPEN_FAULTS, is_sound
 from . import audit_solver
 from .audit_solver import FULL, Solver, load_solver
 from .items import right_answer
-from .options import add_task_modules
+from .options import add_exclude, add_task_modules, check_tasks
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json, inputs=_input_files(options))
-    check_names(parse_names(options.tasks), options.task_modules)
+    check_tasks(options)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
         document = _audit(options, solver)
@@ -148,12 +148,13 @@ def _parser() -> argparse.ArgumentParser:
     verdicts = ", ".join(VERDICTS)
     add = parser.add_argument
     add(
-        "tasks",
+        "include_tasks",
         nargs="*",
         type=_task,
         metavar="TASK",
         help="names, globs or category:NAME (default: all tasks)",
     )
+    add_exclude(parser, default=[])
     add(
         "--items",
         type=positive,
@@ -200,9 +201,10 @@ def _task(text: str) -> str:
 def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]:
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
-        options.tasks,
-        modules=options.task_modules,
-        allow_unguarded=list(eval_guards.unguarded_tasks()),
+        options.include_tasks,
+        exclude_tasks=options.exclude_tasks,
+        task_modules=options.task_modules,
+        allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         num_generation_workers=workers,
         num_scoring_workers=workers,
     ) as tasks:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks
@@ -40,23 +40,13 @@ MAX_REPEATS = 500
 TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
 
 
-class EvalOption(NamedTuple):
-    """An option of the held-out questions: the argument of `HeldOut`, and the setting of `evaluate`."""
-
-    argument: str
-    setting: str
-
-    @property
-    def default(self) -> Any:
-        return EvaluationSettings.model_fields[self.setting].default
-
-
-EVAL_OPTIONS = {
-    "eval_tasks": EvalOption("eval_tasks", "eval_tasks"),
-    "per_task": EvalOption("per_task", "num_eval_samples_per_task"),
-    "eval_seed": EvalOption("seed", "eval_seed"),
-    "eval_complexity": EvalOption("complexity", "eval_complexity"),
+EVAL_OPTIONS: Mapping[str, str] = {
+    "eval_tasks": "eval_tasks",
+    "per_task": "num_eval_samples_per_task",
+    "eval_seed": "eval_seed",
+    "eval_complexity": "eval_complexity",
 }
+"""The options of the held-out questions, with their settings."""
 
 
 # --- options
@@ -183,8 +173,9 @@ def _training(options: argparse.Namespace) -> _Items:
 def _held_out(options: argparse.Namespace) -> _Items:
     given = vars(options)
     settings = {}
-    for name, option in EVAL_OPTIONS.items():
-        settings[option.argument] = given.get(name, option.default)
+    for name, setting in EVAL_OPTIONS.items():
+        default = EvaluationSettings.model_fields[setting].default
+        settings[setting] = given.get(name, default)
     with Tasks(**task_settings(options)) as tasks:
         held_out = HeldOut(tasks, **settings, show_progress=True)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)

@@ -21,7 +21,7 @@ from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, path_name, positive, print_table, share, whole
 from .options import ITEM_OPTIONS, add_item_settings, check_tasks, flag_of, refuse_unused, task_settings
 
-STORE_OPTIONS = ("group_size", "rows", "seed", "target_accuracy")
+STORE_OPTIONS = ("group_size", "rows", "seed", "curriculum_target_accuracy")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,14 +66,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     store.add_argument("--seed", type=whole, default=argparse.SUPPRESS, help="seed of the items (default: 42)")
     store.add_argument(
-        "--target-accuracy",
-        type=share,
+        "--curriculum-target-accuracy",
+        type=_target,
         default=argparse.SUPPRESS,
         metavar="SHARE",
         help="share of right answers that each task should have (default: 0.7)",
     )
     add_item_settings(parser.add_argument_group("with --create: the items"))
     return parser
+
+
+def _target(text: str) -> float:
+    """A share of right answers above 0 and below 1."""
+    if share(text) in (0.0, 1.0):
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1, got {text}")
+    return share(text)
 
 
 def _create(options: argparse.Namespace) -> str:

@@ -36,13 +36,27 @@ def flag_of(setting: str) -> str:
 
 def add_tasks(parser: _ActionsContainer, **options: Any) -> None:
     """Add the options `--tasks` and `--exclude`, whose values are lists of names."""
-    for setting, help_text in (
-        ("include_tasks", "tasks to use: names, globs or category:NAME, comma-separated (default: all tasks)"),
-        ("exclude_tasks", "tasks not to use, in the same form"),
-    ):
-        parser.add_argument(
-            flag_of(setting), dest=setting, type=parse_names, metavar="TASKS", help=help_text, **options
-        )
+    parser.add_argument(
+        flag_of("include_tasks"),
+        dest="include_tasks",
+        type=parse_names,
+        metavar="TASKS",
+        help="tasks to use: names, globs or category:NAME, comma-separated (default: all tasks)",
+        **options,
+    )
+    add_exclude(parser, **options)
+
+
+def add_exclude(parser: _ActionsContainer, **options: Any) -> None:
+    """Add the option `--exclude`, whose value is a list of names."""
+    parser.add_argument(
+        flag_of("exclude_tasks"),
+        dest="exclude_tasks",
+        type=parse_names,
+        metavar="TASKS",
+        help="tasks not to use: names, globs or category:NAME, comma-separated",
+        **options,
+    )
 
 
 def add_task_modules(parser: _ActionsContainer, **options: Any) -> None:

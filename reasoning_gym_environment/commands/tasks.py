@@ -203,9 +203,9 @@ def _print_items(options: argparse.Namespace) -> None:
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     with Tasks(
         options.name,
-        modules=options.task_modules,
+        task_modules=options.task_modules,
         # The command grades no answers, so verifiers that evaluate answers as code do no harm.
-        allow_unguarded=list(eval_guards.unguarded_tasks()),
+        allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         complexity_mode=options.complexity,
     ) as tasks:
         if len(tasks.names) > 1:

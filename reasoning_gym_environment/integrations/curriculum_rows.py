@@ -97,7 +97,7 @@ def new_store(
     group_size: int,
     rows: int = DEFAULT_ROWS,
     seed: int = 42,
-    target_accuracy: float = 0.7,
+    curriculum_target_accuracy: float = 0.7,
     **settings: Any,
 ) -> LevelStore:
     """Make a store of levels for these settings of `Tasks`. Every task begins at its lowest level.
@@ -109,10 +109,11 @@ def new_store(
     for name, value in (("group_size", group_size), ("rows", rows)):
         if not isinstance(value, int) or value < 1:
             raise EnvironmentSetupError(f"{name}: expected a whole number from 1, got {value!r:.60}.")
+    checked(SamplingSettings, seed=seed, curriculum_target_accuracy=curriculum_target_accuracy)
     check_is_new(Path(path))
     with Tasks(**settings, complexity_mode="curriculum") as tasks:
         kept = tasks.settings.model_dump(mode="json", exclude_unset=True, exclude={"complexity_mode"})
-        made = StoreSettings(rows, group_size, target_accuracy, kept, seed)
+        made = StoreSettings(rows, group_size, curriculum_target_accuracy, kept, seed)
         source = _RowSource(tasks, made)
         levels = {task: len(ladder) for task, ladder in source.ladders.items()}
     return LevelStore.create(path, made, levels)

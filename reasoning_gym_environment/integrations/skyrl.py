@@ -39,9 +39,10 @@ ENV_CLASS = "reasoning_gym"
 def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **settings: Any) -> None:
     """Register the environment with `skyrl_gym`. Call this in the process that generates.
 
-    `settings` are arguments of `Tasks` that concern grading: modules, allow_unguarded, verification, partial_credit,
-    sandbox, numbers of workers, timeouts. Their values are JSON data. Set `thinking_opened` if the chat template has
-    already opened `<think>` in the prompt. Raises skyrl_gym's RegistrationError if the name is registered already.
+    `settings` are arguments of `Tasks` that concern grading: task_modules, allow_unguarded_tasks, verification,
+    partial_credit, sandbox, numbers of workers, timeouts. Their values are JSON data. Set `thinking_opened` if the
+    chat template has already opened `<think>` in the prompt. Raises skyrl_gym's RegistrationError if the name is
+    registered already.
     """
     skyrl_gym.register(
         id=env_class,

@@ -47,8 +47,8 @@ class GradingConfig(vf.TaskConfig):
     system_prompt: str | None = DEFAULT_PROMPT
     verification: Literal["strict", "native"] = "strict"
     partial_credit: PartialCredit = "exact"
-    modules: str = ""
-    allow_unguarded: str = ""
+    task_modules: str = ""
+    allow_unguarded_tasks: str = ""
     sandbox: Literal["auto", "require", "off"] = "auto"
     num_generation_workers: int = Field(1, ge=1)
     num_scoring_workers: int = Field(1, ge=1)
@@ -67,7 +67,7 @@ class ReasoningGymConfig(vf.TasksetConfig):
     """Which questions to serve: training questions (split train), or a fixed held-out set (split eval).
 
     The training questions are endless, or with `train_items` the first so many of them. The other settings are settings
-    of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval).
+    of `Tasks`, of `ItemStream` (for train) and of `HeldOut` (for eval).
 
     verifiers does not report rewards to tasksets, so a curriculum needs a store of levels (docs/curriculum.md): with
     `level_store`, its path, the training questions are the rows of the store, and the settings that choose and make
@@ -77,14 +77,14 @@ class ReasoningGymConfig(vf.TasksetConfig):
     split: Literal["train", "eval"] = "eval"
     train_items: int | None = Field(None, ge=1)
     level_store: str = ""
-    include: str = ""
-    exclude: str = ""
-    weights: dict[str, float] = Field(default_factory=dict)
-    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    include_tasks: str = ""
+    exclude_tasks: str = ""
+    task_weights: dict[str, float] = Field(default_factory=dict)
+    task_overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
     complexity_mode: Literal["random"] | Share | None = None
     seed: int = 42
     eval_tasks: str = "all"
-    eval_per_task: int = Field(5, ge=1)
+    num_eval_samples_per_task: int = Field(5, ge=1)
     eval_seed: int = 123
     eval_complexity: Share | None = None
     task: GradingConfig = GradingConfig()
@@ -107,10 +107,10 @@ class ReasoningGymConfig(vf.TasksetConfig):
         Raises EnvironmentSetupError, with the change to make.
         """
         chosen = {
-            "include",
-            "exclude",
-            "weights",
-            "overrides",
+            "include_tasks",
+            "exclude_tasks",
+            "task_weights",
+            "task_overrides",
             "complexity_mode",
         }
         choice = self.model_dump(include=chosen)
@@ -187,9 +187,9 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
             yield from HeldOut(
                 tasks,
                 eval_tasks=config.eval_tasks,
-                per_task=config.eval_per_task,
-                seed=config.eval_seed,
-                complexity=config.eval_complexity,
+                num_eval_samples_per_task=config.num_eval_samples_per_task,
+                eval_seed=config.eval_seed,
+                eval_complexity=config.eval_complexity,
             )
 
 

@@ -25,7 +25,7 @@ from pydantic import (
     field_validator,
 )
 
-from ..errors import EnvironmentSetupError
+from ..errors import EnvironmentSetupError, unknown_name
 from ..records import AnswerFormat
 from ..tasks.selectors import parse_names, parse_weights
 from .help import EVALUATIONS, TRAINING
@@ -256,7 +256,13 @@ class EvaluationSettings(TasksSettings):
 
 
 def checked(kind: type[Settings], **given: Any) -> Settings:
-    """Return validated settings. Raises EnvironmentSetupError with one sentence for each invalid setting."""
+    """Return validated settings.
+
+    Raises UnknownNameError for an unknown setting, and EnvironmentSetupError with a sentence for each invalid setting.
+    """
+    for name in given:
+        if name not in kind.model_fields:
+            raise unknown_name("setting", name, kind.model_fields)
     try:
         return kind(**given)
     except ValidationError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, pstdev
@@ -44,6 +44,9 @@ EXAMPLE_CHARS = 200
 
 QUIET_S = 600.0
 """An alarm that ended less than this long ago begins again without another warning."""
+
+BETWEEN_WARNINGS_S = 60.0
+"""An alarm that further tasks join warns of them together, this long after its last warning: once a status block."""
 
 
 # --- the window of numbers
@@ -223,13 +226,6 @@ def one_answer(window: Window) -> str:
     )
 
 
-COMPLETION_RULES: Mapping[str, Callable[[Window], str]] = {
-    "unreadable": unreadable,
-    "cut_off": cut_off,
-    "one_answer": one_answer,
-}
-
-
 # --- rules about training
 
 
@@ -325,14 +321,19 @@ LEAST_STUCK_GROUPS = 16
 
 def stuck_tasks(window: Window) -> str:
     """Tasks without any right answer at their lowest level, while other tasks have some."""
-    stuck = [task for task, groups in window.by_task.items() if is_stuck_at_zero(groups)]
+    stuck = tasks_at_zero(window)
     if not stuck or len(stuck) == len(window.by_task):
         return ""
     return (
-        f"No answer was right in the last {LEAST_STUCK_GROUPS} groups or more of {', '.join(sorted(stuck))}, at the "
+        f"No answer was right in the last {LEAST_STUCK_GROUPS} groups or more of {', '.join(stuck)}, at the "
         "lowest level. Such groups teach nothing: give the task a weight of 0 in task_weights, or see "
         "docs/cold_start.md."
     )
+
+
+def tasks_at_zero(window: Window) -> list[str]:
+    """The tasks that `stuck_tasks` names, sorted."""
+    return sorted(task for task, groups in window.by_task.items() if is_stuck_at_zero(groups))
 
 
 def is_stuck_at_zero(groups: Sequence[ScoredGroup]) -> bool:
@@ -359,17 +360,6 @@ def failing_tasks(window: Window) -> str:
         f"Groups of {', '.join(sorted(failing))} could not be scored. Earlier lines say why. exclude_tasks leaves a "
         "task out; docs/troubleshooting.md has the reasons."
     )
-
-
-TRAINING_RULES: Mapping[str, Callable[[Window], str]] = {
-    **COMPLETION_RULES,
-    "repeated_answer": repeated_answer,
-    "accuracy_fell": accuracy_fell,
-    "reward_without_accuracy": reward_without_accuracy,
-    "nothing_sent": nothing_sent,
-    "stuck_tasks": stuck_tasks,
-    "failing_tasks": failing_tasks,
-}
 
 
 # --- what the rules share
@@ -442,20 +432,40 @@ def _share(count: int, groups: Iterable[ScoredGroup]) -> tuple[float, bool]:
 class Rule:
     """An alarm: `sign` returns a sentence while there is a reason for it, else "".
 
-    The reason must be there at every look for `after_s` seconds.
+    The reason must be there at every look for `after_s` seconds. `tasks` returns the tasks that the sentence is about.
+    While the alarm lasts, it warns again when other tasks join them.
     """
 
     name: str
     sign: Callable[[], str]
     after_s: float = 0.0
+    tasks: Callable[[], Iterable[str]] = tuple
 
 
-def rules_for(window: Window, signs: Mapping[str, Callable[[Window], str]]) -> list[Rule]:
-    return [Rule(name, partial(sign, window)) for name, sign in signs.items()]
+def completion_rules(window: Window) -> list[Rule]:
+    """The rules about completions, which also hold for an evaluation."""
+    return [
+        Rule("unreadable", partial(unreadable, window)),
+        Rule("cut_off", partial(cut_off, window)),
+        Rule("one_answer", partial(one_answer, window)),
+    ]
+
+
+def training_rules(window: Window) -> list[Rule]:
+    """The rules about the groups of a training run."""
+    return [
+        *completion_rules(window),
+        Rule("repeated_answer", partial(repeated_answer, window)),
+        Rule("accuracy_fell", partial(accuracy_fell, window)),
+        Rule("reward_without_accuracy", partial(reward_without_accuracy, window)),
+        Rule("nothing_sent", partial(nothing_sent, window)),
+        Rule("stuck_tasks", partial(stuck_tasks, window), tasks=partial(tasks_at_zero, window)),
+        Rule("failing_tasks", partial(failing_tasks, window)),
+    ]
 
 
 class Alarms:
-    """Looks at the rules now and then, and says once when an alarm begins and when it ends."""
+    """Looks at the rules now and then, and says when an alarm begins, when other tasks join it, and when it ends."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = list(rules)
@@ -463,6 +473,9 @@ class Alarms:
         """Since when each rule has found its sign."""
         self._on: set[str] = set()
         self._ended_at: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
+        self._named: dict[str, set[str]] = {}
+        """The tasks that the warnings of each alarm have named."""
 
     @property
     def on(self) -> list[str]:
@@ -477,14 +490,25 @@ class Alarms:
             if not text:
                 self._end(rule.name)
             elif at - self._since.setdefault(rule.name, at) >= rule.after_s:
-                self._begin(rule.name, text)
+                self._begin(rule, text)
 
-    def _begin(self, name: str, text: str) -> None:
-        if name in self._on:
-            return
+    def _begin(self, rule: Rule, text: str) -> None:
+        """Warn of an alarm that begins, or of the tasks that have joined it."""
+        name = rule.name
+        tasks = set(rule.tasks())
+        is_on = name in self._on
         self._on.add(name)
-        if now() - self._ended_at.get(name, -math.inf) >= QUIET_S:
-            logger.warning("ALARM %s: %s", name, text)
+        if not is_on and now() - self._ended_at.get(name, -math.inf) >= QUIET_S:
+            self._warn(name, text, tasks)
+            return
+        joined = tasks - self._named[name]
+        if joined and now() - self._warned_at[name] >= BETWEEN_WARNINGS_S:
+            self._warn(name, f"Now also {', '.join(sorted(joined))}. {text}", tasks | self._named[name])
+
+    def _warn(self, name: str, text: str, tasks: set[str]) -> None:
+        logger.warning("ALARM %s: %s", name, text)
+        self._warned_at[name] = now()
+        self._named[name] = tasks
 
     def _end(self, name: str) -> None:
         self._since.pop(name, None)
@@ -507,7 +531,7 @@ class CompletionWatch:
 
     def __init__(self) -> None:
         self._window = Window()
-        self._alarms = Alarms(rules_for(self._window, COMPLETION_RULES))
+        self._alarms = Alarms(completion_rules(self._window))
         self._observed = 0
 
     def observe(self, problem: Problem, completions: Sequence[Completion], scores: Sequence[Score]) -> None:

@@ -41,7 +41,7 @@ from ..records import (
 from ..storage.append_log import AppendLog
 from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, SAMPLE, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
-from .alarms import TRAINING_RULES, Alarms, Window, numbers_of, rules_for
+from .alarms import Alarms, Window, numbers_of, training_rules
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Telemetry:
         self.percent_correct = self._metrics.percent_correct
         self._groups_not_dumped = 0
         self.window = Window()
-        self.alarms = Alarms(rules_for(self.window, TRAINING_RULES))
+        self.alarms = Alarms(training_rules(self.window))
 
     def observe(self, group: Group) -> None:
         """Count one scored group, before it is filtered."""

@@ -137,6 +137,7 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
 def test_mistakes_are_refused_before_anything_is_measured() -> None:
     for arguments, message in (
         (["chain_summ"], "Did you mean chain_sum"),
+        (["--exclude", "chain_summ"], "Did you mean chain_sum"),
         (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
         (["--task-modules", "my.py", "--json", "my.py"], "would be replaced"),
     ):
@@ -246,12 +247,13 @@ def test_a_bad_solver_is_an_error_of_one_line(tmp_path: Path, function: str, mes
 
 
 @pytest.mark.usefixtures("in_process_workers")
-def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound(
+def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound_and_an_excluded_task_is_not_audited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "OPEN_FAULTS", {"chain_sum": "some sums are wrong"})
     target = tmp_path / "audit.json"
-    assert main(["chain_sum", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
+    chosen = ["chain_sum", "gcd", "--exclude", "gc*"]
+    assert main([*chosen, "--items", "1", "--draws", "2", "--json", str(target)]) == 0
     [result] = json.loads(target.read_text())["tasks"]
     assert result["verdict"] == "open-fault" and result["notes"] == ["some sums are wrong"]
 

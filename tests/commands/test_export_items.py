@@ -197,7 +197,9 @@ def test_a_recipe_that_does_not_fit_leaves_the_completion_unscored(
     for wrong in (recipe, "a recipe"):
         metadata = {**row["metadata"], "recipe": wrong}
         found = client.post("/verify", json={**row, "metadata": metadata, "response": response}).json()
-        assert found["reward"] is None and found["outcome"] in ("unscored", "crashed")
+        assert (found["score"], found["reward"], found["mask_sample"]) == (None, 0.0, True)
+        assert found["outcome"] in ("unscored", "crashed")
+        assert found["failure_reason"] == found["reason"]
         assert (reason if wrong == recipe else "Expected a row of") in found["reason"]
 
 

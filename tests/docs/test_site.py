@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import runpy
 import subprocess
@@ -91,17 +90,24 @@ def test_a_workflow_runs_only_targets_of_the_makefile(name: str) -> None:
     assert commands and commands <= {f"make {target}" for target in targets}
 
 
-@pytest.mark.slow
-def test_the_site_has_no_broken_link_and_an_entry_for_every_public_name(tmp_path: Path) -> None:
-    import reasoning_gym_environment as package
-
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. A broken link fails the test."""
+    folder = tmp_path_factory.mktemp("site")
     environment = child_environment(NO_MKDOCS_2_WARNING="1", PYTHONPATH="")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     built = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    reference = "".join(page.read_text(encoding="utf-8") for page in (tmp_path / "api").glob("*.html"))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_has_an_entry_for_every_public_name(site: Path) -> None:
+    import reasoning_gym_environment as package
+
+    reference = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
     missing = [
         name for name, home in package._HOME.items() if f'id="{package.__name__}.{home}.{name}"' not in reference
     ]
@@ -109,12 +115,31 @@ def test_the_site_has_no_broken_link_and_an_entry_for_every_public_name(tmp_path
 
 
 @pytest.mark.slow
-async def test_search_works_in_pages_that_are_opened_as_files(tmp_path: Path) -> None:
-    environment = child_environment(NO_MKDOCS_2_WARNING="1", PYTHONPATH="")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
-    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, env=environment, check=True)
+async def test_search_works_in_pages_that_are_opened_as_files(site: Path) -> None:
     program = find_browser()
     assert program is not None, "This test needs a browser: apt-get install chromium"
     async with browser(program) as page:
-        await page.open(f"{(tmp_path / 'commands' / 'serve.html').as_uri()}?q=curriculum", width=1400)
+        await page.open(f"{(site / 'commands' / 'serve.html').as_uri()}?q=curriculum", width=1400)
         await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
+
+
+BROKEN_NAMES = """[...document.querySelectorAll('.md-typeset td code')]
+    .filter(code => /^[\\w.]+$/.test(code.textContent) && code.getClientRects().length > 1)
+    .map(code => code.textContent)"""
+SCROLLING_TABLES = """[...document.querySelectorAll('.md-typeset__scrollwrap')]
+    .filter(table => table.scrollWidth > table.clientWidth)
+    .map(table => table.textContent.slice(0, 60))"""
+
+
+@pytest.mark.slow
+async def test_no_name_in_a_table_breaks_and_the_tables_of_settings_fit_a_wide_window(site: Path) -> None:
+    program = find_browser()
+    assert program is not None, "This test needs a browser: apt-get install chromium"
+    async with browser(program) as page:
+        for name in ("index", "configuration", "outputs", "commands/serve"):
+            for width in (1400, 420):
+                await page.open((site / f"{name}.html").as_uri(), width=width)
+                assert await page.value(BROKEN_NAMES) == [], (name, width)
+                assert await page.value("document.documentElement.scrollWidth") <= width, (name, width)
+        await page.open((site / "configuration.html").as_uri(), width=1400)
+        assert await page.value(SCROLLING_TABLES) == []

@@ -40,7 +40,7 @@ TASKS = (
 )
 """Tasks with numbers, words, tables and formulas as answers. The verifiers of seven of them evaluate an answer."""
 
-SETTINGS: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK]}
+SETTINGS: dict[str, Any] = {"task_modules": [ATTACK_MODULE], "allow_unguarded_tasks": [ATTACK_TASK]}
 """The settings of `Tasks` that serve ATTACK_TASK too."""
 
 in_each_format = pytest.mark.parametrize("answer_format", [answer_format.value for answer_format in AnswerFormat])
@@ -161,7 +161,7 @@ def all_groups(tasks: Tasks, marker: Path) -> list[Group]:
 
 def shared_groups(tasks: Tasks, marker: Path) -> list[Group]:
     """A held-out question of each of TASKS, each with ten completions. `marker` must never come to exist."""
-    problems = HeldOut(tasks, eval_tasks=TASKS, per_task=1).problems
+    problems = HeldOut(tasks, eval_tasks=TASKS, num_eval_samples_per_task=1).problems
     forms = FORMS[tasks.settings.answer_format]
     hostile = [text.replace("<marker>", str(marker)).replace("<port>", "9") for text in HOSTILE_ANSWERS.values()]
     groups = []

@@ -30,7 +30,7 @@ def graded(tasks: Tasks, problem: PromptedProblem, marker: str) -> list[float | 
 def of_task(tasks: Tasks, task: str, marker: str) -> dict[str, Any]:
     drawn = [tasks.draw(task, seed) for seed in SEEDS]
     again = [tasks.make(task, problem.seed, json.loads(json.dumps(dict(problem.config)))) for problem in drawn]
-    held_out = HeldOut(tasks, eval_tasks=task, per_task=3)
+    held_out = HeldOut(tasks, eval_tasks=task, num_eval_samples_per_task=3)
     return {
         "questions": [problem.question for problem in drawn],
         "again": [problem.question for problem in again],
@@ -67,16 +67,16 @@ def least_for_right_answers(tasks: Tasks, task: str) -> float | None:
 def main() -> None:
     names, marker = sys.argv[1:]
     found: dict[str, Any] = {}
-    with Tasks(names, modules=MODULE, complexity_mode="random") as tasks:
+    with Tasks(names, task_modules=MODULE, complexity_mode="random") as tasks:
         for task in tasks.names:
             found[task] = of_task(tasks, task, marker)
         for task in tasks.names:
             found[task]["levels"] = [tasks.draw(task, 1, level).level for level in (0, 5)]
-    with Tasks("core_*", modules=MODULE) as tasks:
+    with Tasks("core_*", task_modules=MODULE) as tasks:
         served = tasks.names
         excluded = dict(tasks.catalog.excluded)
     unguarded = [task for task in excluded if task.startswith("core_")]
-    with Tasks("core_*", modules=MODULE, allow_unguarded=unguarded) as tasks:
+    with Tasks("core_*", task_modules=MODULE, allow_unguarded_tasks=unguarded) as tasks:
         right = {task: least_for_right_answers(tasks, task) for task in tasks.names}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -229,4 +229,4 @@ def test_a_row_that_the_user_must_change_is_an_error(
 
 def test_the_settings_of_the_workers_are_json() -> None:
     with pytest.raises(EnvironmentSetupError, match="Expected settings that are texts and numbers"):
-        module.grader_for(cast(Any, {"modules": object()}))
+        module.grader_for(cast(Any, {"task_modules": object()}))

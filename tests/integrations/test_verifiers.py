@@ -49,7 +49,7 @@ if __name__ == "__main__":
     text, base_url, count = json.loads(sys.argv[1])
     sources = {kind: given["source"] for kind, given in tomllib.loads(text)["orchestrator"].items()}
     [config], [held_out] = ([resolve_env_config(one["env"]) for one in sources[kind]] for kind in ("train", "eval"))
-    assert held_out.taskset.split == "eval" and held_out.taskset.include == config.taskset.include
+    assert held_out.taskset.split == "eval" and held_out.taskset.include_tasks == config.taskset.include_tasks
     context = multiprocessing.get_context("spawn")
     addresses = context.Queue()
     settings = {"max_workers": 1, "address": "tcp://127.0.0.1:0", "config_data": env_config_data(config)}
@@ -80,7 +80,7 @@ def found(tasks):
 
 if __name__ == "__main__":
     finite, endless = taskset(train_items=6), taskset(train_items=None)
-    held_out = taskset(train_items=None, split="eval", eval_per_task=1)
+    held_out = taskset(train_items=None, split="eval", num_eval_samples_per_task=1)
     tasksets = {"page": taskset(), "finite": finite, "endless": endless, "held out": held_out}
     # prime-rl reads the class, and verifiers reads the taskset.
     infinite = {name: [type(one).INFINITE, not one.bounded] for name, one in tasksets.items()}
@@ -252,7 +252,9 @@ def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path:
     marker = tmp_path / "touched"
     with Tasks(TASKS, answer_format=answer_format) as tasks:
         groups = shared_groups(tasks, marker)
-    options = f"include {','.join(TASKS)} split eval eval-per-task 1 task.answer-format {answer_format}"
+    options = (
+        f"include-tasks {','.join(TASKS)} split eval num-eval-samples-per-task 1 task.answer-format {answer_format}"
+    )
     traces = traces_of(groups, options, python, tmp_path, byte_tokenizer)
     assert len(traces) == NUM_COMPLETIONS and all(trace["ok"] for trace in traces)
     assert not marker.exists()
@@ -263,8 +265,8 @@ def test_a_completion_that_cannot_be_scored_is_an_error(python: Path, tmp_path: 
     marker = tmp_path / "touched"
     with Tasks(ATTACK_TASK, **SETTINGS) as tasks:
         group = attack_group(tasks, marker)
-    grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK}"
-    options = f"include {ATTACK_TASK} split train train-items 1 {grading}"
+    grading = f"task.task-modules {ATTACK_MODULE} task.allow-unguarded-tasks {ATTACK_TASK}"
+    options = f"include-tasks {ATTACK_TASK} split train train-items 1 {grading}"
     for trace in traces_of([group], options, python, tmp_path, byte_tokenizer):
         assert trace["ok"] == (credit_of(trace) is not None) != bool(trace["metrics"]["unscored"])
     assert not marker.exists()

@@ -135,7 +135,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_drew(
 
 
 def test_the_held_out_questions_are_asked_before_during_and_after(tasks: Tasks, tmp_path: Path) -> None:
-    held_out = HeldOut(tasks, per_task=3)
+    held_out = HeldOut(tasks, num_eval_samples_per_task=3)
     run = Run(
         tasks, arguments(tmp_path, eval_strategy="steps", eval_steps=2, num_generations_eval=2), held_out=held_out
     )
@@ -246,7 +246,7 @@ SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "
 def in_one_of_two_processes(folder: Path) -> None:
     args = arguments(folder, per_device_train_batch_size=6, per_device_eval_batch_size=4, **SHARED)
     with Tasks(SUMS, complexity_mode="curriculum") as tasks:
-        run = Run(tasks, args, held_out=HeldOut(tasks, per_task=3), seed=5)
+        run = Run(tasks, args, held_out=HeldOut(tasks, num_eval_samples_per_task=3), seed=5)
         run.trainer.train()
     told = {name: run.lines(name) for name in ("rewards/reasoning_gym/mean", "eval_completions", "eval_accuracy")}
     (folder / f"process{args.process_index}.json").write_text(json.dumps({"asked": run.asked, **told}))
@@ -258,7 +258,7 @@ def test_two_processes_draw_and_learn_what_one_does(tasks: Tasks, tmp_path: Path
     subprocess.run([*torchrun, "-m", "tests.integrations.trl_in_its_venv", str(tmp_path)], cwd=ROOT, check=True)
     first, second = (json.loads((tmp_path / f"process{rank}.json").read_text()) for rank in range(2))
     args = arguments(tmp_path / "one", per_device_train_batch_size=12, **SHARED)
-    one = Run(tasks, args, held_out=HeldOut(tasks, per_task=3), seed=5)
+    one = Run(tasks, args, held_out=HeldOut(tasks, num_eval_samples_per_task=3), seed=5)
     one.trainer.train()
 
     def rows(asked: list[Any]) -> list[list[Any]]:

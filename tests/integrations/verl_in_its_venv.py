@@ -50,7 +50,7 @@ from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
 
 MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"
-REWARD_KWARGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
+REWARD_KWARGS = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK}
 
 
 def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:

@@ -240,7 +240,7 @@ def test_verifiers_finds_the_tasks_in_the_wheel_and_in_the_package_for_the_hub(
         for package in ("reasoning-gym-environment", "reasoning-gym-tasks", "someone/reasoning-gym-tasks@0.2.0"):
             folder = tmp_path / package.replace("/", "_")
             folder.mkdir()
-            run(*vf_eval, package, "--env.taskset.include", "chain_sum", *options, cwd=folder, **private)
+            run(*vf_eval, package, "--env.taskset.include-tasks", "chain_sum", *options, cwd=folder, **private)
             [file] = folder.rglob("traces.jsonl")
             traces = [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
             assert [trace["rewards"]["credit"]["score"] for trace in traces] == [1.0, 1.0]

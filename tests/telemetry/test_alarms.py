@@ -12,16 +12,16 @@ import pytest
 from reasoning_gym_environment.records import Completion, FormatFailure, Group, Outcome, Problem, Rollout, Score
 from reasoning_gym_environment.telemetry import alarms
 from reasoning_gym_environment.telemetry.alarms import (
+    BETWEEN_WARNINGS_S,
     OF_A_TASK,
     QUIET_S,
     RECENT,
-    TRAINING_RULES,
     Alarms,
     CompletionWatch,
     Rule,
     Window,
     numbers_of,
-    rules_for,
+    training_rules,
 )
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_without_signal
 
@@ -52,7 +52,7 @@ class Run:
         self.time = 0.0
         monkeypatch.setattr(alarms, "now", lambda: self.time)
         self.window = Window()
-        self.alarms = Alarms(rules_for(self.window, TRAINING_RULES))
+        self.alarms = Alarms(training_rules(self.window))
         self.begun: dict[str, float] = {}
         """When each alarm was first on."""
 
@@ -156,6 +156,47 @@ def test_a_stuck_task_is_named_while_others_learn(run: Run, caplog: pytest.LogCa
     )
     assert "No answer was right in the last 16 groups or more of task_1, at the lowest level" in caplog.text
     assert run.alarms.on == ["stuck_tasks"]
+
+
+def test_a_task_that_is_stuck_later_has_a_line_of_its_own(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    stuck = {"a"}
+
+    def see_all(groups: int) -> list[str]:
+        """How the new warnings begin."""
+        caplog.clear()
+        for index in range(groups):
+            for task in ("a", "b", "good"):
+                right = 0 if task in stuck else index % 7 + 1
+                replies = [Reply(f"{index}, {number}", float(number < right)) for number in range(8)]
+                run.see(run.group(index, replies, task=task))
+        warnings = [line for line in caplog.messages if line.startswith("ALARM stuck_tasks: ")]
+        return [line.split("No answer")[0].removeprefix("ALARM stuck_tasks: ") for line in warnings]
+
+    assert see_all(20) == [""]
+    stuck.add("b")
+    assert see_all(2 * OF_A_TASK) == ["Now also b. "]
+    stuck.remove("b")
+    assert see_all(OF_A_TASK) == []
+    stuck.add("b")
+    assert see_all(2 * OF_A_TASK) == [], "it was named already"
+
+
+def test_tasks_that_join_an_alarm_are_named_together_once_a_minute(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    tasks: list[str] = []
+    watched = Alarms([Rule("a_rule", lambda: "It burns." if tasks else "", tasks=lambda: tasks)])
+    warned = []
+    for second in range(int(4 * BETWEEN_WARNINGS_S)):
+        run.time = float(second)
+        if second in (0, 1, 2, 100):
+            tasks.append(f"task_{second}")
+        caplog.clear()
+        watched.look()
+        warned += [(second, message) for message in caplog.messages]
+    assert warned == [
+        (0, "ALARM a_rule: It burns."),
+        (60, "ALARM a_rule: Now also task_1, task_2. It burns."),
+        (120, "ALARM a_rule: Now also task_100. It burns."),
+    ]
 
 
 def test_a_task_whose_groups_cannot_be_scored_is_named(run: Run, caplog: pytest.LogCaptureFixture) -> None:
