@@ -67,20 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     store.add_argument("--seed", type=whole, default=argparse.SUPPRESS, help="seed of the items (default: 42)")
     store.add_argument(
         "--curriculum-target-accuracy",
-        type=_target,
+        type=share,
         default=argparse.SUPPRESS,
         metavar="SHARE",
-        help="share of right answers that each task should have (default: 0.7)",
+        help="share of right answers, above 0 and below 1, that each task should have (default: 0.7)",
     )
     add_item_settings(parser.add_argument_group("with --create: the items"))
     return parser
-
-
-def _target(text: str) -> float:
-    """A share of right answers above 0 and below 1."""
-    if share(text) in (0.0, 1.0):
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1, got {text}")
-    return share(text)
 
 
 def _create(options: argparse.Namespace) -> str:

@@ -176,7 +176,8 @@ def test_an_empty_name_is_refused_and_means_neither_this_folder_nor_all_tasks(
 # --- numbers
 
 SEEDS = ("seed", "eval_seed")
-MAY_BE_ZERO = ("max_rollouts", "port", "complexity", "eval_complexity", "min_score")
+MAY_BE_ZERO = ("max_rollouts", "port", "complexity", "eval_complexity", "min_score", "curriculum_target_accuracy")
+"""The setting of the last refuses 0."""
 NUMBERS = ["-1", "-5", "0", "-0.5", "0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 400, "9" * 5000, "", "x"]
 
 

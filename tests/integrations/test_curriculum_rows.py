@@ -200,6 +200,8 @@ def test_the_command_makes_a_store_and_shows_it(
     ("arguments", "message"),
     [
         (["--create"], "--create needs --group-size"),
+        (["--create", "--group-size", "2", "--curriculum-target-accuracy", "0"], "curriculum_target_accuracy"),
+        (["--create", "--group-size", "2", "--curriculum-target-accuracy", "1"], "curriculum_target_accuracy"),
         (["--create", "--group-size", "2", "--tasks", "chain_sun"], "Did you mean chain_sum"),
         (["--group-size", "2"], "does not use --group-size"),
         ([], "no such file"),
