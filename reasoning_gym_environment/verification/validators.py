@@ -262,7 +262,8 @@ def tsumego(entry: Entry, answer: str) -> bool:
 @functools.lru_cache(maxsize=1)
 def _captures(board: tuple[tuple[str, ...], ...]) -> dict[tuple[int, int], int]:
     """The number of stones that a move to each place captures. All answers of a group need the same numbers."""
-    return {place: _captured(board, *place) for place in itertools.product(range(len(board)), repeat=2)}
+    size = range(len(board))
+    return {(row, column): _captured(board, row, column) for row, column in itertools.product(size, size)}
 
 
 def _captured(board: Sequence[Sequence[str]], row: int, column: int) -> int:
