@@ -1,8 +1,9 @@
 """What the scoring sandbox costs and holds: python benchmarks/scoring.py [--quick] > scoring.json
 
-Groups per second, latency, processor time and memory for groups of 12 honest answers over all tasks; whether their
-scores are those of grading in this process; and what hostile answers beside honest ones achieved. In-process grading
-runs reasoning-gym's own verifiers, so it gets honest text only.
+Groups per second, latency, processor time and memory for groups of 12 honest answers over all tasks; what an answer
+costs in this process, in a group of 8 and with one answer a call; whether the scores are those of grading in this
+process; and what hostile answers beside honest ones achieved. In-process grading runs reasoning-gym's own verifiers, so
+it gets honest text only.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import grade
+from reasoning_gym_environment.verification.grade import check_for, grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from testing.hostile_answers import HOSTILE_ANSWERS
 
 GROUP_SIZE = 12
+SHARED_SIZE = 8
+SLOW_TASKS = frozenset({"intermediate_integration", "simple_integration"})
+"""Their simplification takes so long that it hides all other costs."""
 Group = tuple[str, dict[str, Any], list[str]]
 
 
@@ -62,7 +66,9 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
 
     try:
         await asyncio.gather(*map(run, [*groups] * num_workers))
+        grader._remembered.clear()
         latencies = sorted([await run(group) for group in groups])
+        grader._remembered.clear()
         used, began = sum(map(processor_s, pids)), time.perf_counter()
         await asyncio.gather(*map(run, groups))
         wall, used = time.perf_counter() - began, sum(map(processor_s, pids)) - used
@@ -76,6 +82,58 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
         "p99_ms": round(1e3 * latencies[int(0.99 * (len(latencies) - 1))], 2),
         "worker_mb": round(memory),
     }
+
+
+async def measure_shared(groups: Sequence[Group], rounds: int = 3) -> list[dict[str, float]]:
+    """Processor milliseconds per answer, of this process and one worker, in turn.
+
+    Without a fork; in groups of 8; one answer a call by callers that ask for one answer after the other; and the same
+    in random order, where few answers to a problem wait at the same time.
+    """
+    groups = [(task, entry, answers[:SHARED_SIZE]) for task, entry, answers in groups if task not in SLOW_TASKS]
+    singles = [(task, entry, [answer]) for task, entry, answers in groups for answer in answers]
+    shuffled = random.Random(1).sample(singles, len(singles))
+    verifiers = {task: library.create_dataset(task, seed=0, size=1).score_answer for task, _, _ in groups}
+    grader = SandboxGrader(num_workers=1, strict=True)
+    await grader.start()
+    pid = grader._workers[0].pid or 0
+
+    async def milliseconds(calls: Sequence[Group], callers: int) -> float:
+        grader._remembered.clear()
+        remaining = iter(calls)
+
+        async def ask() -> None:
+            for task, entry, answers in remaining:
+                await grader.grade(task, {}, entry, answers)
+
+        began = time.process_time() + processor_s(pid)
+        await asyncio.gather(*(ask() for _ in range(callers)))
+        used = time.process_time() + processor_s(pid) - began
+        return round(1e3 * used / len(singles), 3)
+
+    def without_fork() -> float:
+        began = time.process_time()
+        for task, entry, answers in groups:
+            check = check_for(task, entry)
+            for answer in dict.fromkeys(answers):
+                grade(verifiers[task], entry, answer, check)
+        return round(1e3 * (time.process_time() - began) / len(singles), 3)
+
+    table = []
+    # The first round builds the datasets.
+    for number in range(rounds + 1):
+        row = {
+            "without_fork": without_fork(),
+            "groups_of_8": await milliseconds(groups, 1),
+            "one_a_call_1_caller": await milliseconds(singles, 1),
+            "one_a_call_8_callers": await milliseconds(singles, 8),
+            "one_a_call_32_callers": await milliseconds(singles, 32),
+            "one_a_call_32_callers_shuffled": await milliseconds(shuffled, 32),
+        }
+        if number:
+            table.append(row)
+    await grader.close()
+    return table
 
 
 def processor_s(pid: int) -> float:
@@ -130,6 +188,7 @@ async def main() -> dict[str, Any]:
     report: dict[str, Any] = {"cores": os.cpu_count(), "groups": len(groups)}
     for num_workers in (1, 2):
         report[f"workers_{num_workers}"] = await measure_costs(groups, num_workers)
+    report["processor_ms_per_answer"] = await measure_shared(groups[: len(tasks)])
     grader = SandboxGrader(num_workers=2)
     await grader.start()
     report["layers"] = grader.describe()

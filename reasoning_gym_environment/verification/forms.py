@@ -278,9 +278,6 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     The last digit may be rounded or cut off, because the question says `rounding down when the 5th decimal is 5 or
     greater`.
     """
-    # reasoning-gym has already imported sympy. The parent process also imports this module, and does not need sympy.
-    import sympy
-
     metadata = entry["metadata"]
     plain = strip_markup(answer)
     own = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
@@ -290,12 +287,21 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     plain = without_numbering(without_brackets(plain))
     parts = re.split(r",|;|\n|\bor\b|\band\b", plain)
     given = list(filter(str.strip, parts))
-    roots = sympy.Poly(metadata["polynomial_expr"]).real_roots()
-    exact = sorted({Fraction(str(root.n(20))) for root in roots})
+    exact = _real_roots(str(metadata["polynomial_expr"]))
     if not len(given) == len(own) == len(exact):
         return False
     given.sort(key=number)
     return all(map(_is_root, given, exact, own))
+
+
+@functools.lru_cache(maxsize=1)
+def _real_roots(polynomial: str) -> list[Fraction]:
+    """The different real roots in ascending order. All answers of a group need the same roots."""
+    # reasoning-gym has already imported sympy. The parent process also imports this module, and does not need sympy.
+    import sympy
+
+    roots = sympy.Poly(polynomial).real_roots()
+    return sorted({Fraction(str(root.n(20))) for root in roots})
 
 
 def _is_root(text: str, exact: Fraction, own: Fraction) -> bool:
@@ -473,7 +479,13 @@ def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
     if not own:
         # The rules of `ab` and of `string_manipulation` can delete the whole text. Then the right answer is empty.
         return not strip_markup(answer)
-    return read(answer) == read(own)
+    return read(answer) == _own_value(read, own)
+
+
+@functools.lru_cache(maxsize=1)
+def _own_value(read: Reader, own: str) -> Any:
+    """The value of the item's own answer. All answers of a group are compared with it."""
+    return read(own)
 
 
 FORMS: Mapping[str, Check] = {

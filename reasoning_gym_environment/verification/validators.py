@@ -247,16 +247,23 @@ def rules_of_word_ladder() -> Any:
 
 def tsumego(entry: Entry, answer: str) -> bool:
     """The move captures a white stone. If the question asks for as many as possible, no move captures more."""
-    board = entry["metadata"]["board"]
+    board = tuple(map(tuple, entry["metadata"]["board"]))
     size = len(board)
     found = re.fullmatch(r"([A-S]) ?(\d{1,2})", plain_text(answer).upper(), re.ASCII)
     if found is None:
         raise UnreadableTextError("expected a place on the board, such as D4")
     row = size - int(found[2])
     column = ord(found[1]) - ord("A")
-    captured = {place: _captured(board, *place) for place in itertools.product(range(size), repeat=2)}
+    captured = _captures(board)
     required = max(captured.values()) if "as many" in entry["question"] else 1
     return captured.get((row, column), 0) >= required > 0
+
+
+@functools.lru_cache(maxsize=1)
+def _captures(board: tuple[tuple[str, ...], ...]) -> dict[tuple[int, int], int]:
+    """The number of stones that a move to each place captures. All answers of a group need the same numbers."""
+    size = range(len(board))
+    return {(row, column): _captured(board, row, column) for row, column in itertools.product(size, size)}
 
 
 def _captured(board: Sequence[Sequence[str]], row: int, column: int) -> int:

@@ -143,9 +143,14 @@ def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
 
 def limit(kind: int, value: int) -> None:
     """Lower a limit of this process to `value` permanently, unless it is already lower."""
-    hard = resource.getrlimit(kind)[1]
-    bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    bounded = min(value, _hard_limit(kind))
     resource.setrlimit(kind, (bounded, bounded))
+
+
+def _hard_limit(kind: int) -> int:
+    """What this process may raise a limit to."""
+    hard = resource.getrlimit(kind)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def volunteer_for_oom_kill() -> None:
@@ -181,24 +186,29 @@ class ChildConfinement:
         self._worker = os.getpid()
         self._arch = current_arch() if layers.seccomp else None
         self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
+        self._ruleset = _new_ruleset(layers.landlock) if layers.landlock else None
+        self._most_seconds = _hard_limit(resource.RLIMIT_CPU)
+        self._most_bytes = _hard_limit(resource.RLIMIT_AS)
 
     def enter(self, result_fd: int, cpu_seconds: int) -> None:
         """Confine this new child permanently; it can write only to RESULT_FD. Raises OSError."""
         die_with_parent(self._worker)
         mapped = self._meter.bytes()
+        if self._ruleset is not None:
+            _syscall(_RESTRICT_SELF, self._ruleset, 0)
         # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
         os.dup2(result_fd, RESULT_FD)
         os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
-        if self.layers.landlock:
-            restrict(self.layers.landlock)
         if self.layers.limits:
             for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
-                limit(kind, 0)
-            limit(resource.RLIMIT_CPU, cpu_seconds)
+                resource.setrlimit(kind, (0, 0))
+            seconds = min(cpu_seconds, self._most_seconds)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             if mapped is not None:
-                limit(resource.RLIMIT_AS, mapped + CHILD_MEMORY_BYTES)
+                size = min(mapped + CHILD_MEMORY_BYTES, self._most_bytes)
+                resource.setrlimit(resource.RLIMIT_AS, (size, size))
             # This limit comes last, because it forbids every further descriptor.
-            limit(resource.RLIMIT_NOFILE, 0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
         if self._arch is not None:
             install_filter(self._filter, self._arch)
 
@@ -396,6 +406,15 @@ def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
     other files. A folder that does not exist, or that this user may not open, is skipped. Networking and signals are
     not restricted.
     """
+    ruleset = _new_ruleset(abi, readable)
+    try:
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _new_ruleset(abi: int, readable: Iterable[str] | None = None) -> int:
+    """The descriptor of the rules of `restrict`."""
     attr = _RulesetAttr(fs=_FS_ABI_1)
     for since, right in _FS_ADDED.items():
         if abi >= since:
@@ -409,12 +428,9 @@ def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
         size = 24
         attr.scoped = _SCOPE_ALL if readable is None else 0
     ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
-    try:
-        for folder in readable or ():
-            _allow_beneath(ruleset, folder)
-        _syscall(_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
+    for folder in readable or ():
+        _allow_beneath(ruleset, folder)
+    return ruleset
 
 
 def _allow_beneath(ruleset: int, folder: str) -> None:

@@ -3,19 +3,24 @@
     SandboxGrader ── a pool of ──> WorkerProcess ── socket ──> grading_worker.py ── fork per group ──> child
 
 A worker grades one group at a time. If the worker dies, another worker grades the group again. If that worker dies too,
-the answers get the status CRASHED, which means that they are not scored, and the log names the task. Equal answers of a
-group are graded once.
+the answers get the status CRASHED, which means that they are not scored, and the log names the task.
+
+A child for each group costs more than grading an answer. Calls with the same problem that wait for a worker therefore
+become one group, and the grader remembers the verdicts on recent answers. Equal answers of a group are graded once.
 
 The worker enforces the deadline of every answer. This module has a longer limit for a worker that sends no reply.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import logging
 import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -36,6 +41,10 @@ GROUP_ALLOWANCE_S = 60.0
 ANSWER_ALLOWANCE_S = 5.0
 """The time that a worker may need in addition to the deadlines of its answers: for the group, and for each answer. A
 worker that sends no reply within this time is killed."""
+MAX_SHARED_ANSWERS = 16
+"""Calls do not become one group if it would have more answers. An answer that takes long delays those after it."""
+MAX_REMEMBERED = 10_000
+"""The number of verdicts that the grader remembers."""
 _HINT = "; `sandbox: off` shows whether the sandbox is the cause"
 _CHEAP_TO_FORK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Environment variables that make a fork cheap. With them, glibc allocates all memory, on huge pages if the kernel has
@@ -73,6 +82,11 @@ class SandboxGrader:
         ]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
+        self._turns = asyncio.Semaphore(num_workers)
+        self._waiting: dict[bytes, _Group] = {}
+        """The group of each problem that calls can still join."""
+        self._remembered: dict[bytes, Verdict] = {}
+        """Verdicts by problem and answer, the oldest first."""
         self._refusals = RepeatedEvents(logger)
 
     async def start(self) -> None:
@@ -102,18 +116,28 @@ class SandboxGrader:
         refused, PoolClosedError once the workers are closed, and an exception of pickle if `config` or `entry` cannot
         be pickled.
         """
+        # Equal bytes are equal problems with equal types, which decide some verdicts.
+        problem = hashlib.blake2b(pickle.dumps((task, dict(config), entry))).digest()
         verdicts: dict[str, Verdict] = {}
         waiting = []
         for answer in dict.fromkeys(answers):
-            if len(answer) <= MAX_ANSWER_CHARS:
+            remembered = self._remembered.get(_key(problem, answer))
+            if remembered:
+                verdicts[answer] = remembered
+            elif len(answer) <= MAX_ANSWER_CHARS:
                 waiting.append(answer)
             else:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
                 verdicts[answer] = Verdict(0.0, VerdictStatus.VERIFIER_ERROR, detail=detail)
         if waiting:
             request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
-            graded = await self._grade(request)
-            verdicts.update(zip(waiting, graded, strict=True))
+            try:
+                graded = await self._grade_shared(problem, request)
+            except (WorkerDiedError, TimeoutError) as error:
+                graded = self._unscored(request, str(error))
+            for answer in waiting:
+                verdicts[answer] = graded[answer]
+                self._remember(_key(problem, answer), graded[answer])
         return self._count(task, [verdicts[answer] for answer in answers])
 
     def metrics(self) -> dict[str, float]:
@@ -125,24 +149,72 @@ class SandboxGrader:
         self._refusals.summarise()
         await self._pool.close()
 
-    async def _grade(self, request: GroupRequest) -> list[Verdict]:
+    async def _grade_shared(self, problem: bytes, request: GroupRequest) -> dict[str, Verdict]:
+        """The verdicts on the answers of `request`, and perhaps of other calls. Raises the exceptions of `_grade`.
+
+        If the workers die of a group of several calls, each call becomes a group of its own.
+        """
+        group = self._waiting.get(problem)
+        if group is None or len(group.answers) + len(request.answers) > MAX_SHARED_ANSWERS:
+            group = self._waiting[problem] = _Group()
+            group.grading = asyncio.create_task(self._grade_in_turn(problem, request, group))
+        group.answers.update(dict.fromkeys(request.answers))
+        group.calls += 1
+        try:
+            # Unlike an await of the task, this does not cancel the task for the other calls.
+            await asyncio.wait([group.grading])
+        except asyncio.CancelledError:
+            group.cancelled_calls += 1
+            if group.cancelled_calls == group.calls:
+                self._close(problem, group)
+                group.grading.cancel()
+            raise
+        try:
+            return group.grading.result()
+        except (WorkerDiedError, TimeoutError):
+            if group.calls == 1:
+                raise
+        async with self._turns:
+            return await self._grade(request)
+
+    async def _grade_in_turn(self, problem: bytes, request: GroupRequest, group: _Group) -> dict[str, Verdict]:
+        async with self._turns:
+            # Calls that are ready to run can join.
+            await asyncio.sleep(0)
+            self._close(problem, group)
+            return await self._grade(replace(request, answers=tuple(group.answers)))
+
+    def _close(self, problem: bytes, group: _Group) -> None:
+        if self._waiting.get(problem) is group:
+            del self._waiting[problem]
+
+    async def _grade(self, request: GroupRequest) -> dict[str, Verdict]:
+        """The verdict on each answer. Raises the exceptions of `WorkerPool.ask`, and EnvironmentSetupError."""
         count = len(request.answers)
         limit_s = GROUP_ALLOWANCE_S + (WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S) * count
-        try:
-            reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
-        except (WorkerDiedError, TimeoutError) as error:
-            reply = {"unscored": str(error)}
+        reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
         if reason := reply.get("unscored"):
-            logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
-            self._counts["unscored_groups"] += 1
-            return [Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}")] * count
-        verdicts = []
-        for fields in reply["verdicts"]:
+            return self._unscored(request, reason)
+        verdicts = {}
+        for answer, fields in zip(request.answers, reply["verdicts"], strict=True):
             fields["status"] = VerdictStatus(fields["status"])
-            verdicts.append(Verdict(**fields))
+            verdicts[answer] = Verdict(**fields)
         return verdicts
+
+    def _unscored(self, request: GroupRequest, reason: str) -> dict[str, Verdict]:
+        count = len(request.answers)
+        logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
+        self._counts["unscored_groups"] += 1
+        return dict.fromkeys(request.answers, Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}"))
+
+    def _remember(self, key: bytes, verdict: Verdict) -> None:
+        """Remember a score. Any other verdict may depend on the state of the machine."""
+        if verdict.status is VerdictStatus.SCORED:
+            self._remembered[key] = verdict
+            if len(self._remembered) > MAX_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -158,3 +230,19 @@ class SandboxGrader:
                 verdict.detail,
             )
         return verdicts
+
+
+@dataclass
+class _Group:
+    """The answers of one or more calls to the same problem."""
+
+    answers: dict[str, None] = field(default_factory=dict)
+    """In order, without duplicates."""
+    calls: int = 0
+    cancelled_calls: int = 0
+    grading: asyncio.Task[dict[str, Verdict]] = field(init=False)
+
+
+def _key(problem: bytes, answer: str) -> bytes:
+    """Distinct problems and answers have distinct keys, because the digest of a problem has a fixed length."""
+    return hashlib.blake2b(problem + answer.encode("utf-8", "surrogatepass")).digest()

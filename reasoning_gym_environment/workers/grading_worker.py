@@ -26,12 +26,14 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..errors import EnvironmentSetupError
 from ..records import Verdict, VerdictStatus
 from ..tasks import reasoning_gym_source as library
+from ..verification.forms import FORMS
 from ..verification.grade import Verifier, check_for, grade
 from . import confinement
 from .confinement import RESULT_FD, ChildConfinement
@@ -72,6 +74,16 @@ _SYMPY_PACKAGES = (
     "tensor.array",
 )
 """Packages of sympy that import their modules only when an expression needs them."""
+_COMMON_NOTATIONS = (
+    "12",
+    "-0.5",
+    "**a b c**",
+    "[[1, 2], [3, 4]]",
+    "1 2\n3 4",
+    "x**2 + 3*x",
+    r"$\frac{1}{2}$",
+    "A is a knight, and B is a knave.",
+)
 
 GradeAnswer = Callable[[str], Verdict]
 Sandbox: TypeAlias = Literal["auto", "require", "off"]
@@ -368,6 +380,7 @@ def _prepare(start: GradingStart) -> tuple[ChildConfinement, dict[str, str]]:
 
     unguarded = eval_guards.install()
     _import_all_of_sympy()
+    _warm_up()
     gc.collect()
     gc.freeze()
     # This call reads /proc, so it comes before this process confines itself.
@@ -401,6 +414,17 @@ def _import_all_of_sympy() -> None:
                     importlib.import_module(module.name)
     # This call also loads sympy's units, and fills the caches that every child inherits.
     _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
+
+
+def _warm_up() -> None:
+    """Grade texts of this module with each form, so that the children inherit Python's optimised code and caches.
+
+    Otherwise each child would optimise the code again, and copy the pages with the code.
+    """
+    for check in FORMS.values():
+        for text in _COMMON_NOTATIONS:
+            entry = {"question": "", "answer": text, "metadata": {}}
+            _contained(lambda answer, entry: 0.0, partial(grade, entry=entry, answer=text, check=check))
 
 
 def _equivalent(answer: str, entry: dict[str, Any]) -> float:

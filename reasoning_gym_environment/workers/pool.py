@@ -59,6 +59,9 @@ root, module, parent = sys.argv[1:]
 sys.path[:] = [path for path in sys.path if path]
 if root not in sys.path:
     sys.path.insert(0, root)
+# Python's own modules register handlers that prepare locks and random numbers after a fork. A worker has one thread, so
+# no lock is held, and the handlers would copy 100 pages in each child.
+os.register_at_fork = lambda **handlers: None
 try:
     importlib.import_module(module).main(int(parent))
 except BaseException:

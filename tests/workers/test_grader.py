@@ -121,6 +121,7 @@ async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_cos
     assert [verdict.status for verdict in verdicts] == [VerdictStatus.CRASHED] * 2
     assert re.search(f"^not scored: {reason}", verdicts[0].detail)
     assert re.search(f"2 answers to a {task} problem could not be scored: {reason}", caplog.text)
+    grader._remembered.clear()
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
     grown = Counter(grader.metrics()) - before
     assert grown["grading/unscored_groups"] == 1.0
@@ -135,6 +136,7 @@ async def test_a_group_that_no_worker_can_read_is_unscored_by_name_and_costs_no_
         [verdict] = await grader.grade("chain_sum", config, entry, ["1"])
         assert verdict.status == VerdictStatus.CRASHED
         assert "a worker cannot read it: ModuleNotFoundError: No module named 'in_this_process_only'" in verdict.detail
+    grader._remembered.clear()
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
     assert "grading/worker_restarts" not in Counter(grader.metrics()) - before
 

@@ -41,10 +41,11 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
     async with grading(num_workers=2, sandbox="off") as grader:
         verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill_once, "None"])
         assert [verdict.value for verdict in verdicts] == [1.0, 0.25, 0.25]
-        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill])
+        # The grader remembers the scores of the first group.
+        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, ["1", kill])
         assert {verdict.status for verdict in verdicts} == {VerdictStatus.CRASHED}
         assert "2 answers to a executes_answers problem could not be scored" in caplog.text
-        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
+        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, ["2"]))[0].value == 0.25
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
         # A busy child ends with its worker.
         grading_of_group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]))

@@ -1,0 +1,203 @@
+"""Calls with the same problem share a child: each answer has the verdict that it has alone, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from reasoning_gym_environment.records import Verdict, VerdictStatus
+from reasoning_gym_environment.workers import grader as grader_module
+from reasoning_gym_environment.workers import pool
+from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, SandboxGrader
+from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+from testing.process_table import linux_only, until
+
+from .conftest import grading
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+TASK = "acts"
+OWN_DATASET = """
+from dataclasses import dataclass
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import register_dataset
+
+seen = []
+
+@dataclass
+class Config:
+    seed: int | None = None
+    size: int = 1
+
+class Dataset(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config, config.seed, config.size)
+
+    def __getitem__(self, index):
+        return {}
+
+    def score_answer(self, answer, entry):
+        seen.append(entry["answer"])
+        if set(seen) != {entry["answer"]}:
+            return 0.125
+        if answer == entry["answer"]:
+            return 1.0
+        if answer.startswith("hang"):
+            while True:
+                pass
+        if answer.startswith("crash"):
+            raise GeneratorExit
+        if answer.startswith("memory"):
+            bytearray(1 << 40)
+        if answer.startswith("raise"):
+            raise ValueError
+        return 0.25
+
+register_dataset("acts", Dataset, Config)
+"""
+STATUSES = {
+    "hang": VerdictStatus.TIMEOUT,
+    "crash": VerdictStatus.CRASHED,
+    "memory": VerdictStatus.MEMORY,
+    "raise": VerdictStatus.SCORED,
+    "other": VerdictStatus.SCORED,
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
+    module = tmp_path_factory.mktemp("own") / "acting_dataset.py"
+    module.write_text(OWN_DATASET)
+    async with grading(task_modules=[str(module)], allow_unguarded=[], timeout_s=0.1) as grader:
+        yield grader
+
+
+def problem(name: str) -> dict[str, Any]:
+    return {"question": "?", "answer": name, "metadata": {}}
+
+
+def expected(name: str, answer: str) -> tuple[float, VerdictStatus]:
+    status = STATUSES[answer.split()[0]] if answer != name else VerdictStatus.SCORED
+    if status is not VerdictStatus.SCORED:
+        return 0.0, status
+    return (1.0 if answer == name else 0.25), status
+
+
+def found(verdicts: list[Verdict]) -> list[tuple[float, VerdictStatus]]:
+    return [(verdict.value, verdict.status) for verdict in verdicts]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The answers of each group that a grader sends to its workers."""
+    groups = []
+    grade = SandboxGrader._grade
+
+    async def record(self: SandboxGrader, request: Any) -> dict[str, Verdict]:
+        groups.append(request.answers)
+        return await grade(self, request)
+
+    monkeypatch.setattr(SandboxGrader, "_grade", record)
+    return groups
+
+
+# A worker ends, and starts again, if all calls of its group are cancelled.
+@pytest.mark.parametrize("share_cancelled", [0.0, pytest.param(0.2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_mixture_of_calls_gives_each_answer_the_verdict_that_it_has_alone(
+    grader: SandboxGrader, sent: list[tuple[str, ...]], seed: int, share_cancelled: float
+) -> None:
+    rng = random.Random(seed)
+    grader._remembered.clear()
+    before = Counter(grader.metrics())
+    names = [f"{seed} {letter}" for letter in "abc"]
+    calls: list[tuple[str, list[str], bool]] = []
+    for _ in range(60):
+        name = rng.choice(names)
+        kinds = rng.choices(list(STATUSES), weights=[1, 1, 1, 5, 10], k=rng.choice([1, 1, 1, 3]))
+        answers = [name, *(f"{kind} {rng.randrange(9)}" for kind in kinds)]
+        calls.append((name, rng.sample(answers, len(kinds)), rng.random() < share_cancelled))
+
+    async def call(name: str, answers: list[str], is_cancelled: bool) -> None:
+        await asyncio.sleep(rng.random() * 0.05)
+        grading_task = asyncio.create_task(grader.grade(TASK, {}, problem(name), answers))
+        if is_cancelled:
+            await asyncio.sleep(rng.random() * 0.05)
+            grading_task.cancel()
+            await asyncio.wait([grading_task])
+            return
+        assert found(await grading_task) == [expected(name, answer) for answer in answers]
+
+    await asyncio.gather(*(call(*arguments) for arguments in calls))
+    assert len(sent) < len(calls) / 2
+    assert max(map(len, sent)) <= MAX_SHARED_ANSWERS
+    assert (Counter(grader.metrics()) - before)["grading/unscored_groups"] == 0
+    assert not grader._waiting
+
+
+async def test_calls_of_one_turn_share_a_group_and_a_cancelled_call_does_not_end_it(
+    grader: SandboxGrader, sent: list[tuple[str, ...]]
+) -> None:
+    before = Counter(grader.metrics())
+    name = "turn"
+    answers = [f"other {number}" for number in range(7)] + ["hang"]
+    calls = [asyncio.create_task(grader.grade(TASK, {}, problem(name), [answer])) for answer in answers]
+    await until(lambda: bool(sent))
+    calls[3].cancel()
+    results: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+    assert [len(group) for group in sent] == [8]
+    assert isinstance(results.pop(3), asyncio.CancelledError)
+    assert found(results.pop()) == [(0.0, VerdictStatus.TIMEOUT)]
+    assert all(found(verdicts) == [(0.25, VerdictStatus.SCORED)] for verdicts in results)
+    assert "grading/worker_restarts" not in Counter(grader.metrics()) - before
+
+
+async def test_a_score_is_remembered_and_any_other_verdict_is_not(
+    grader: SandboxGrader, sent: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grader_module, "MAX_REMEMBERED", 2)
+    grader._remembered.clear()
+    answers = ["hang", "crash", "memory", "other 1"]
+    for _ in range(2):
+        verdicts = await grader.grade(TASK, {}, problem("kept"), answers)
+        assert found(verdicts) == [expected("kept", answer) for answer in answers]
+    assert sent == [tuple(answers), tuple(answers[:3])]
+    # Another item, or another type of a value in the config or the item, is another problem.
+    for entry in (problem("kept 2"), {**problem("kept"), "metadata": 1}, {**problem("kept"), "metadata": 1.0}):
+        await grader.grade(TASK, {}, entry, ["other 1"])
+    assert len(sent) == 5
+    assert len(grader._remembered) == 2
+
+
+@pytest.mark.slow
+@linux_only
+async def test_a_call_whose_answer_kills_workers_does_not_cost_the_calls_that_share_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    # No kernel layer prevents the kill.
+    async with grading(sandbox="off") as grader:
+        kill = "import os; os.kill(os.getppid(), 9)"
+        calls = [grader.grade(ATTACK_TASK, {}, ENTRY, [answer]) for answer in ("None", kill, RIGHT)]
+        [none], [killed], [right] = await asyncio.gather(*calls)
+        assert (none.value, right.value) == (0.25, 1.0)
+        assert killed.status is VerdictStatus.CRASHED
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_is_not_graded(
+    grader: SandboxGrader, sent: list[tuple[str, ...]]
+) -> None:
+    busy = asyncio.create_task(grader.grade(TASK, {}, problem("busy"), ["hang"]))
+    await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(grader.grade(TASK, {}, problem("waiting"), ["hang"]))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not grader._waiting
+    assert found(await busy) == [(0.0, VerdictStatus.TIMEOUT)]
+    assert len(sent) == 1
