@@ -27,6 +27,7 @@ from .records import Group, Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
 from .scoring.scorer import Scorer
+from .settings.components import workers_for_cores
 from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
 from .trainer.checkpoints import RunCheckpoints
@@ -140,8 +141,10 @@ class Run:
         logger.info("Starting workers and loading reasoning-gym.")
         settings = config
         if mode is Mode.EVALUATE:
-            # Training items are not drawn, so the levels of training are not needed.
-            settings = config.model_copy(update={"complexity_mode": None})
+            # Training items are not drawn, so the levels of training are not needed. Nothing else uses the processor
+            # while the questions are made.
+            workers = config.num_generation_workers or workers_for_cores(1, at_most=8)
+            settings = config.model_copy(update={"complexity_mode": None, "num_generation_workers": workers})
         runtime = Runtime(settings)
         await runtime.start()
         try:

@@ -154,8 +154,8 @@ class TasksSettings(BaseModel):
     # Generating items.
     num_generation_workers: int | None = Field(None, ge=1)
     """Worker processes that generate items, which are questions with their right answers. Default: one for every
-    two processor cores, at least one and at most four. An idle worker uses no processor time and 130 to 230 MB of
-    memory.
+    two processor cores, at least one and at most four; for evaluate, one for each core, at most eight. An idle worker
+    uses no processor time and 130 to 230 MB of memory.
     """
 
     # Prompts and the form of answers.
