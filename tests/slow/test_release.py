@@ -125,6 +125,7 @@ CALLS = {
     "export": ("export sample_run/data_dumps --to exported", "rows of"),
     "regrade": ("regrade dumps --to regraded", "The new lines are in regraded"),
     "export --items": ("export --items eval --tasks chain_sum --to held_out", "5 held-out questions"),
+    "levels": ("levels levels.sqlite --create --tasks chain_sum --group-size 8", "1 tasks with"),
     "benchmark": ("benchmark --check held_out", "All 5 questions are the same here"),
 }
 """A call of each command that needs no server, and a part of what it prints."""
