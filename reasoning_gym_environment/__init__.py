@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .inference.prompts import system_prompt as system_prompt
     from .integrations.recipe import grade_rows as grade_rows
     from .integrations.trl_rows import RowRewards as RowRewards
+    from .integrations.trl_rows import curriculum_dataset as curriculum_dataset
     from .integrations.verifiers import load_environment as load_environment
     from .settings.environment import ReasoningGymEnvConfig as ReasoningGymEnvConfig
 
@@ -52,7 +53,7 @@ _NAMES = {
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),
     "integrations.recipe": ("grade_rows",),
-    "integrations.trl_rows": ("RowRewards",),
+    "integrations.trl_rows": ("RowRewards", "curriculum_dataset"),
     "settings.environment": ("ReasoningGymEnvConfig",),
     "integrations.verifiers": _VERIFIERS,
 }

@@ -10,13 +10,14 @@ checkpoints have the number of the next row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any
 
 from .curriculum_rows import LEVEL_STORE, ROW, CurriculumRows, PromptLimit, report
 from .item_formats import hf_row
 from .recipe import Recipe, grader_for, text_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 __all__ = ["RowRewards", "curriculum_dataset"]
 
@@ -29,6 +30,9 @@ def curriculum_dataset(path: str, limit: PromptLimit | None = None) -> Dataset:
 
     Raises EnvironmentSetupError if there is no such store.
     """
+    # Importing it takes a second, and the reward function does not need it.
+    from datasets import Dataset
+
     rows = CurriculumRows(path, limit)
     return Dataset.from_dict({"row": range(len(rows))}).with_transform(_Columns(rows))
 
