@@ -1,6 +1,7 @@
 """Each integration from the installed wheel, with the real library that it serves (testing/wheel.py).
 
-`make test-slow` sets up the environments of the libraries. The tests of test_verifiers.py and test_reasoning_core.py
+`make test-slow` and `make test-trainers` set up the environments of the libraries. The second has the libraries that
+take longest to install and to test. The tests of test_verifiers.py and test_reasoning_core.py
 install the wheel too.
 """
 
@@ -14,7 +15,7 @@ import pytest
 
 from testing.wheel import ROOT, fresh_environment, libraries_of, run, run_tests
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 # The fixtures of conftest.py need packages of Atropos, which .venv-skyrl lacks.
 WITHOUT_FIXTURES = ("--noconftest",)
@@ -23,10 +24,10 @@ WITHOUT_FIXTURES = ("--noconftest",)
 @pytest.mark.parametrize(
     ("libraries", "extras", "file", "options"),
     [
-        (".venv-trl", "trl", "trl_in_its_venv.py", ()),
-        (".venv-trl", "openenv", "openenv_in_its_venv.py", ()),
-        (".venv-verl", "", "verl_in_its_venv.py", ()),
-        (".venv-skyrl", "skyrl", "skyrl_in_its_venv.py", WITHOUT_FIXTURES),
+        pytest.param(".venv-trl", "trl", "trl_in_its_venv.py", (), marks=pytest.mark.slow),
+        pytest.param(".venv-trl", "openenv", "openenv_in_its_venv.py", (), marks=pytest.mark.trainers),
+        pytest.param(".venv-verl", "", "verl_in_its_venv.py", (), marks=pytest.mark.trainers),
+        pytest.param(".venv-skyrl", "skyrl", "skyrl_in_its_venv.py", WITHOUT_FIXTURES, marks=pytest.mark.trainers),
     ],
 )
 def test_the_library_and_the_wheel(
@@ -36,11 +37,13 @@ def test_the_library_and_the_wheel(
     run_tests(python, [file], tmp_path, *options)
 
 
+@pytest.mark.slow
 def test_python_http_and_atropos_and_the_wheel(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", Path(sys.prefix), wheel, extras="atropos,export")
     run_tests(python, ["atropos_in_its_venv.py"], tmp_path)
 
 
+@pytest.mark.slow
 def test_the_example_for_trl_trains_a_tiny_model(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", libraries_of(".venv-trl"), wheel, extras="trl")
     reported = run(python, ROOT / "examples" / "trl_grpo.py", tmp_path / "out", cwd=tmp_path)
