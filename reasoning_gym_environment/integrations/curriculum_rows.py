@@ -87,7 +87,7 @@ class CurriculumRow:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a row must have for `RecipeGrader` and for `report`."""
+        """The fields that `RecipeGrader` and `report` need."""
         return {**self.recipe.as_row(), LEVEL_STORE: str(self.store), ROW: self.number}
 
 
@@ -160,8 +160,8 @@ class CurriculumRows:
         levels = {task: len(ladder) for task, ladder in source.ladders.items()}
         if levels != store.levels():
             raise EnvironmentSetupError(
-                f"{self.path}: its tasks and levels are those of another release of reasoning-gym or of this package. "
-                "Use the release that made the store, or make a new store."
+                f"{self.path}: another release of reasoning-gym or of this package made this store, with other tasks "
+                "or levels. Use that release, or make a new store."
             )
         return source
 
@@ -170,14 +170,14 @@ class CurriculumRows:
         return store_at(self.path)
 
 
-def report(row: Mapping[str, Any], reward: float | None) -> None:
-    """Tell the store of a row the reward of one of its completions, in [0, 1], or None without a score.
+def report(row: Mapping[str, Any], *rewards: float | None) -> None:
+    """Tell the store of a row the rewards of some of its completions, in [0, 1], or None without a score.
 
     A row that does not come from a store is ignored. Raises EnvironmentSetupError if the store cannot be written.
     """
     path = row.get(LEVEL_STORE)
     if path:
-        store_at(path).add(int(row[ROW]), reward)
+        store_at(path).add(int(row[ROW]), *rewards)
 
 
 _stores = PerProcess[LevelStore]()

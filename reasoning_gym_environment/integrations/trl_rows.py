@@ -71,6 +71,11 @@ class RowRewards:
         texts = [text_of(completion) for completion in completions]
         grader = grader_for(self._settings)
         grades = grader.grade_rows(rows, texts, thinking_opened=self._thinking_opened)
-        for row, grade in zip(rows, grades, strict=True):
-            report(row, grade.reward)
-        return [grade.reward for grade in grades]
+        rewards = [grade.reward for grade in grades]
+        # The store writes the rewards of a group at once.
+        groups: dict[Any, list[int]] = {}
+        for number, row in enumerate(rows):
+            groups.setdefault((row.get(LEVEL_STORE), row.get(ROW)), []).append(number)
+        for numbers in groups.values():
+            report(rows[numbers[0]], *[rewards[number] for number in numbers])
+        return rewards

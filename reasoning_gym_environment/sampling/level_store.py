@@ -69,7 +69,7 @@ Learn: TypeAlias = Callable[[State], tuple[State, int]]
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """What all processes of a run must agree on."""
+    """The settings that all processes of a run share."""
 
     rows: int
     """The number of rows that the trainer may read."""
@@ -95,7 +95,7 @@ class TaskSummary:
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """What the store has counted."""
+    """The counts and levels of a store."""
 
     rows: int
     """Rows that were read."""
@@ -112,15 +112,15 @@ class StoreSummary:
 
 @dataclass
 class _Report:
-    """A reward that waits to be written."""
+    """Rewards of a row that wait to be written."""
 
     row: int
-    reward: float | None
+    rewards: tuple[float | None, ...]
     is_written: bool = False
 
 
 class LevelStore:
-    """A store of levels. Any thread may call the methods; a forked process needs an object of its own."""
+    """A store of levels. Any thread may call the methods. A forked process must open the store again."""
 
     def __init__(self, path: str | Path) -> None:
         """Open a store. Raises EnvironmentSetupError if the file is missing, or is no store of this release."""
@@ -178,7 +178,7 @@ class LevelStore:
         return dict(self._read("SELECT task, levels FROM tasks"))
 
     def state_of(self, task: str) -> tuple[State, State]:
-        """The states of the curriculum, for this task alone, and of the level limits."""
+        """The state of this task in the curriculum, and the state of the level limits."""
         rows = self._read("SELECT tasks.state, limits.state FROM tasks, limits WHERE task = ?", task)
         [(curriculum, limits)] = rows
         return _curriculum_state(task, curriculum), json.loads(limits)
@@ -212,15 +212,16 @@ class LevelStore:
             [(kept,)] = self._database.execute("SELECT recipe FROM rows WHERE row = ?", (row,)).fetchall()
         return str(kept)
 
-    def add(self, row: int, reward: float | None) -> None:
-        """Add the reward of a completion, in [0, 1], or None if it could not be scored.
+    def add(self, row: int, *rewards: float | None) -> None:
+        """Add the rewards of completions of a row, in [0, 1], or None for those that could not be scored.
 
-        The reward is in the file when this returns. Rewards of threads that wait for each other are written together.
+        The rewards are in the file when this returns. Rewards of threads that wait for each other are written together.
         Raises ValueError for another reward, and EnvironmentSetupError if the file cannot be written.
         """
-        if reward is not None and not 0.0 <= reward <= 1.0:
-            raise ValueError(f"reward: expected a number from 0 to 1, or None, got {reward!r:.100}.")
-        report = _Report(row, reward)
+        for reward in rewards:
+            if reward is not None and not 0.0 <= reward <= 1.0:
+                raise ValueError(f"reward: expected a number from 0 to 1, or None, got {reward!r:.100}.")
+        report = _Report(row, rewards)
         with self._turn:
             self._reported.append(report)
             self._turn.wait_for(lambda: report.is_written or not self._is_writing)
@@ -231,7 +232,8 @@ class LevelStore:
         try:
             with self._change():
                 for waiting in reports:
-                    self._add(waiting.row, waiting.reward)
+                    for reward in waiting.rewards:
+                        self._add(waiting.row, reward)
             for waiting in reports:
                 waiting.is_written = True
         finally:
@@ -247,7 +249,7 @@ class LevelStore:
         return bool(found and found[0][0])
 
     def incomplete_rows(self) -> Iterator[int]:
-        """The rows whose groups are not complete: those that were read before, then those after the last of them."""
+        """The rows whose groups are not complete: those that were read, then those after the last."""
         for (row,) in self._read("SELECT row FROM rows WHERE NOT is_complete ORDER BY row"):
             yield row
         [(last,)] = self._read("SELECT coalesce(max(row), -1) FROM rows")
@@ -342,7 +344,7 @@ class LevelStore:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        """A transaction. Nothing is changed if the block raises."""
+        """A transaction. An error in the block takes the whole change back."""
         with self._lock, self._errors(), self._turns.open("a") as turns:
             # The end of the block closes the file, which lets the next process in.
             fcntl.flock(turns, fcntl.LOCK_EX)
@@ -355,7 +357,7 @@ class LevelStore:
     def _errors(self) -> Iterator[None]:
         if os.getpid() != self._pid:
             raise EnvironmentSetupError(f"{self.path}: a forked process must open the store itself.")
-        # SQLite would go on with a file that was removed.
+        # SQLite does not notice that the file was removed.
         self._check_exists()
         try:
             yield
