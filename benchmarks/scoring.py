@@ -55,7 +55,7 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
     """Latency with one group at a time, throughput with a group for each worker; every dataset is built before."""
     grader = SandboxGrader(num_workers=num_workers)
     await grader.start()
-    pids = [worker.pid or 0 for worker in grader._workers]
+    pids = [worker.pid or 0 for worker in grader._pool.workers]
     slots = asyncio.Semaphore(num_workers)
 
     async def run(group: Group) -> float:
@@ -96,7 +96,7 @@ async def measure_shared(groups: Sequence[Group], rounds: int = 3) -> list[dict[
     verifiers = {task: library.create_dataset(task, seed=0, size=1).score_answer for task, _, _ in groups}
     grader = SandboxGrader(num_workers=1, strict=True)
     await grader.start()
-    pid = grader._workers[0].pid or 0
+    pid = grader._pool.workers[0].pid or 0
 
     async def milliseconds(calls: Sequence[Group], callers: int) -> float:
         grader._remembered.clear()

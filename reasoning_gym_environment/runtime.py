@@ -71,11 +71,13 @@ class Runtime:
         self._serves_tasks = serves_tasks
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
+            has_spare=settings.num_generation_workers is None,
             timeout_s=item_timeout_s,
             task_modules=settings.task_modules,
         )
         self.grader = SandboxGrader(
             num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
+            has_spare=settings.num_scoring_workers is None,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
             strict=settings.verification == "strict",

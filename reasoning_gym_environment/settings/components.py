@@ -154,8 +154,9 @@ class TasksSettings(BaseModel):
     # Generating items.
     num_generation_workers: int | None = Field(None, ge=1)
     """Worker processes that generate items, which are questions with their right answers. Default: one for every
-    two processor cores, at least one and at most four; for evaluate, one for each core, at most eight. An idle worker
-    uses no processor time and 130 to 230 MB of memory.
+    two processor cores, at least one and at most four, and one more once all have been busy for a second, so that a
+    slow item does not delay the others; for evaluate, one for each core, at most eight. An idle worker uses no
+    processor time and 130 to 230 MB of memory.
     """
 
     # Prompts and the form of answers.
@@ -186,7 +187,7 @@ class TasksSettings(BaseModel):
     """
     num_scoring_workers: int | None = Field(None, ge=1)
     """Worker processes that grade answers. Default: one for every four processor cores, at least one and at most
-    eight.
+    eight, and one more once all have been busy for a second.
     """
 
     @field_validator("sandbox", mode="before")

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError, NoRightAnswerError
 from .generation_worker import MEMORY_BYTES, Failure, ItemJob
-from .pool import WorkerDiedError, WorkerPool, WorkerProcess
+from .pool import Request, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
 
 logger = logging.getLogger(__name__)
@@ -36,13 +36,14 @@ class ProcessGenerator:
 
     `timeout_s` is the processor time that an item may take. On a busy machine, an item may take more elapsed time, but
     at most WALL_FACTOR times `timeout_s`, because an item that only waits uses no processor time. The workers import
-    `task_modules`.
+    `task_modules`. With `has_spare`, one more worker starts once all have been busy for a second.
     """
 
     def __init__(
         self,
         *,
         num_workers: int = 1,
+        has_spare: bool = False,
         timeout_s: float = ITEM_TIMEOUT_S,
         task_modules: Sequence[str] = (),
     ) -> None:
@@ -51,18 +52,22 @@ class ProcessGenerator:
         # The parent owns this folder, so that a killed worker leaves no files behind.
         self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
         variables = {"PYTHONHASHSEED": "0", "TMPDIR": self._folder.name}
-        self._workers = [
-            WorkerProcess("generation_worker", "A generation worker", imports, **variables) for _ in range(num_workers)
-        ]
+        self._num_workers = num_workers
         self._counts: Counter[str] = Counter()
-        self._pool = WorkerPool(self._workers, self._counts, logger)
+        self._pool = WorkerPool(
+            lambda: WorkerProcess("generation_worker", "A generation worker", imports, **variables),
+            num_workers,
+            self._counts,
+            logger,
+            has_spare=has_spare,
+        )
 
     async def start(self) -> None:
         """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start."""
         await self._pool.start()
         logger.info(
             "Generation workers: %d. An item may take %g s and %d MiB of memory.",
-            len(self._workers),
+            self._num_workers,
             self._timeout_s,
             MEMORY_BYTES >> 20,
         )
@@ -87,7 +92,7 @@ class ProcessGenerator:
         job = ItemJob(task, seed, dict(config), self._timeout_s, mends, refuses)
         limit_s = WALL_FACTOR * self._timeout_s
         try:
-            reply = await self._pool.ask(pickle.dumps(job), limit_s, name)
+            reply = await self._pool.ask(lambda: Request(pickle.dumps(job), limit_s), name)
         except TimeoutError:
             self._counts["timed_out"] += 1
             limit = f"{self._timeout_s:g} s of processor time and {limit_s:g} s of elapsed time"

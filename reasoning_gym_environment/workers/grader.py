@@ -21,6 +21,7 @@ import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -28,7 +29,7 @@ from ..records import Verdict, VerdictStatus
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest, Sandbox
-from .pool import WorkerDiedError, WorkerPool, WorkerProcess
+from .pool import Request, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ together take longer than grading most groups. With another C library, these var
 class SandboxGrader:
     """Grades a group's answers on one of `num_workers` processes; `timeout_s` is the deadline of each answer.
 
+    With `has_spare`, one more process starts once all have been busy for a second.
     `sandbox`: "auto" uses the layers that the machine offers, "require" refuses to start without a filter of system
     calls, "off" uses only the guards and the deadline. The workers import `task_modules`. The grader refuses a task
     whose verifier evaluates text without a guard. If `allow_unguarded` names the task, the grader accepts it, and
@@ -66,6 +68,7 @@ class SandboxGrader:
         self,
         *,
         num_workers: int,
+        has_spare: bool = False,
         timeout_s: float = ANSWER_TIMEOUT_S,
         sandbox: Sandbox = "auto",
         task_modules: Sequence[str] = (),
@@ -76,13 +79,15 @@ class SandboxGrader:
         self._sandbox = sandbox
         imports = Imports.as_here(task_modules)
         start = GradingStart(sandbox, imports, frozenset(allow_unguarded), strict)
-        self._workers = [
-            WorkerProcess("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK)
-            for _ in range(num_workers)
-        ]
+        self._num_workers = num_workers
         self._counts: Counter[str] = Counter()
-        self._pool = WorkerPool(self._workers, self._counts, logger)
-        self._turns = asyncio.Semaphore(num_workers)
+        self._pool = WorkerPool(
+            lambda: WorkerProcess("grading_worker", "A scoring worker", start, _HINT, **_CHEAP_TO_FORK),
+            num_workers,
+            self._counts,
+            logger,
+            has_spare=has_spare,
+        )
         self._waiting: dict[bytes, _Group] = {}
         """The group of each problem that calls can still join."""
         self._remembered: dict[bytes, Verdict] = {}
@@ -98,9 +103,9 @@ class SandboxGrader:
 
     def describe(self) -> str:
         """The protections in use, as one line for the log."""
-        count = len(self._workers)
+        count = self._num_workers
         workers = "scoring worker" if count == 1 else "scoring workers"
-        layers = self._workers[0].ready["layers"]
+        layers = self._pool.workers[0].ready["layers"]
         return (
             f"{count} {workers}, sandbox {self._sandbox}: {len(eval_guards.GUARDS)} guarded verifiers, "
             f"{self._timeout_s:g} s deadline per answer, {layers}"
@@ -134,7 +139,7 @@ class SandboxGrader:
             try:
                 graded = await self._grade_shared(problem, request)
             except (WorkerDiedError, TimeoutError) as error:
-                graded = self._unscored(request, str(error))
+                graded = self._unscored(task, waiting, str(error))
             for answer in waiting:
                 verdicts[answer] = graded[answer]
                 self._remember(_key(problem, answer), graded[answer])
@@ -156,8 +161,8 @@ class SandboxGrader:
         """
         group = self._waiting.get(problem)
         if group is None or len(group.answers) + len(request.answers) > MAX_SHARED_ANSWERS:
-            group = self._waiting[problem] = _Group()
-            group.grading = asyncio.create_task(self._grade_in_turn(problem, request, group))
+            group = self._waiting[problem] = _Group(request)
+            group.grading = asyncio.create_task(self._grade(problem, group))
         group.answers.update(dict.fromkeys(request.answers))
         group.calls += 1
         try:
@@ -166,7 +171,7 @@ class SandboxGrader:
         except asyncio.CancelledError:
             group.cancelled_calls += 1
             if group.cancelled_calls == group.calls:
-                self._close(problem, group)
+                self._end_joining(problem, group)
                 group.grading.cancel()
             raise
         try:
@@ -174,40 +179,42 @@ class SandboxGrader:
         except (WorkerDiedError, TimeoutError):
             if group.calls == 1:
                 raise
-        async with self._turns:
-            return await self._grade(request)
+        return await self._grade(problem, _Group(request))
 
-    async def _grade_in_turn(self, problem: bytes, request: GroupRequest, group: _Group) -> dict[str, Verdict]:
-        async with self._turns:
-            # Calls that are ready to run can join.
-            await asyncio.sleep(0)
-            self._close(problem, group)
-            return await self._grade(replace(request, answers=tuple(group.answers)))
+    async def _grade(self, problem: bytes, group: _Group) -> dict[str, Verdict]:
+        """The verdict on each answer of a group, which calls can join until a worker is idle.
 
-    def _close(self, problem: bytes, group: _Group) -> None:
-        if self._waiting.get(problem) is group:
-            del self._waiting[problem]
-
-    async def _grade(self, request: GroupRequest) -> dict[str, Verdict]:
-        """The verdict on each answer. Raises the exceptions of `WorkerPool.ask`, and EnvironmentSetupError."""
-        count = len(request.answers)
-        limit_s = GROUP_ALLOWANCE_S + (WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S) * count
-        reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
+        Raises the exceptions of `WorkerPool.ask`, and EnvironmentSetupError.
+        """
+        task = group.request.task
+        # Calls that are ready to run can join.
+        await asyncio.sleep(0)
+        reply = json.loads(await self._pool.ask(partial(self._prepare, problem, group), f"a {task} problem"))
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
         if reason := reply.get("unscored"):
-            return self._unscored(request, reason)
+            return self._unscored(task, group.answers, reason)
         verdicts = {}
-        for answer, fields in zip(request.answers, reply["verdicts"], strict=True):
+        for answer, fields in zip(group.answers, reply["verdicts"], strict=True):
             fields["status"] = VerdictStatus(fields["status"])
             verdicts[answer] = Verdict(**fields)
         return verdicts
 
-    def _unscored(self, request: GroupRequest, reason: str) -> dict[str, Verdict]:
-        count = len(request.answers)
-        logger.error("%d answers to a %s problem could not be scored: %s.", count, request.task, reason)
+    def _end_joining(self, problem: bytes, group: _Group) -> None:
+        if self._waiting.get(problem) is group:
+            del self._waiting[problem]
+
+    def _prepare(self, problem: bytes, group: _Group) -> Request:
+        """The request for a group, which no call can join any more."""
+        self._end_joining(problem, group)
+        request = replace(group.request, answers=tuple(group.answers))
+        answer_limit_s = WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S
+        return Request(pickle.dumps(request), GROUP_ALLOWANCE_S + answer_limit_s * len(request.answers))
+
+    def _unscored(self, task: str, answers: Collection[str], reason: str) -> dict[str, Verdict]:
+        logger.error("%d answers to a %s problem could not be scored: %s.", len(answers), task, reason)
         self._counts["unscored_groups"] += 1
-        return dict.fromkeys(request.answers, Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}"))
+        return dict.fromkeys(answers, Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}"))
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
         """Remember a score. Any other verdict may depend on the state of the machine."""
@@ -236,11 +243,16 @@ class SandboxGrader:
 class _Group:
     """The answers of one or more calls to the same problem."""
 
-    answers: dict[str, None] = field(default_factory=dict)
-    """In order, without duplicates."""
+    request: GroupRequest
+    """The request of the first call."""
+    answers: dict[str, None] = field(init=False)
+    """The answers of all calls in order, without duplicates."""
     calls: int = 0
     cancelled_calls: int = 0
     grading: asyncio.Task[dict[str, Verdict]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = dict.fromkeys(self.request.answers)
 
 
 def _key(problem: bytes, answer: str) -> bytes:

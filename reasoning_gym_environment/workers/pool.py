@@ -22,7 +22,8 @@ import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ MAX_DELAY_S = 10.0
 LONGEST_PAUSE_S = 60.0
 """The longest pause before the restart of a worker that died of a request. The pause is a second longer for each worker
 that died before it, without a reply between. So an hour without memory fails few requests."""
+BUSY_S = 1.0
+"""The pool starts its spare worker when a request has waited for this long because all workers are busy. From then on,
+one slow request delays no other. A run without slow requests does not pay for the start and the memory of a worker."""
 ATTEMPTS = 2
 """A request fails after it has killed this many workers."""
 MAX_REPLY_BYTES = 1 << 30
@@ -208,16 +212,37 @@ class WorkerProcess:
             await asyncio.sleep(0.002)
 
 
-class WorkerPool:
-    """Distributes requests to `workers` of the same kind. `counts` counts each restart as `worker_restarts`."""
+@dataclass(frozen=True)
+class Request:
+    """A pickled message for a worker, and the seconds in which the reply must arrive."""
 
-    def __init__(self, workers: Sequence[WorkerProcess], counts: Counter[str], logger: logging.Logger) -> None:
-        self._workers = workers
+    message: bytes
+    limit_s: float
+
+
+class WorkerPool:
+    """Distributes requests to workers that `make_worker` makes. `counts` counts each restart as `worker_restarts`.
+
+    With `has_spare`, one more worker joins the `num_workers` workers once a request has waited for BUSY_S.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], WorkerProcess],
+        num_workers: int,
+        counts: Counter[str],
+        logger: logging.Logger,
+        *,
+        has_spare: bool = False,
+    ) -> None:
+        self.workers = [make_worker() for _ in range(num_workers)]
+        """The workers that run, or are being started."""
+        self._spare = make_worker() if has_spare else None
         self._counts = counts
         self._logger = logger
         self._outage = Outage(
             logger,
-            workers[0].who,
+            self.workers[0].who,
             first_delay_s=FIRST_DELAY_S,
             max_delay_s=MAX_DELAY_S,
         )
@@ -225,32 +250,35 @@ class WorkerPool:
         """Holds None after the pool is closed."""
         # With the queue alone, a caller that returns a worker and asks again would overtake the waiting callers.
         self._turn = asyncio.Lock()
-        self._replacements: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._deaths = 0
         """Workers that died in a row."""
 
     async def start(self) -> None:
         """Start all workers in parallel. If a worker cannot start, kill all workers and raise EnvironmentSetupError."""
-        results = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
+        results = await asyncio.gather(*(worker.start() for worker in self.workers), return_exceptions=True)
         for failure in results:
             if failure is not None:
                 await self.close()
                 raise failure
         self._is_open = True
-        for worker in self._workers:
+        for worker in self.workers:
             self._idle.put_nowait(worker)
 
-    async def ask(self, message: bytes, limit_s: float, what: str) -> bytes:
-        """The reply of a worker. If the worker dies, the pool asks another worker. `what` names the message in the log.
+    async def ask(self, prepare: Callable[[], Request], what: str) -> bytes:
+        """The reply of a worker to the request that `prepare` returns once a worker is idle.
 
-        Raises WorkerDiedError if ATTEMPTS workers died, TimeoutError like `WorkerProcess.ask`, and PoolClosedError.
+        If the worker dies, the pool asks another worker. `what` names the request in the log. Raises WorkerDiedError if
+        ATTEMPTS workers died, TimeoutError like `WorkerProcess.ask`, PoolClosedError, and the exceptions of `prepare`.
         """
+        request = None
         for _ in range(ATTEMPTS):
             worker = await self._borrow()
             pause_s = 0.0
             try:
-                reply = await worker.ask(message, limit_s)
+                request = request or prepare()
+                reply = await worker.ask(request.message, request.limit_s)
                 self._deaths = 0
                 return reply
             except WorkerDiedError as error:
@@ -270,7 +298,7 @@ class WorkerPool:
     async def _borrow(self) -> WorkerProcess:
         async with self._turn:
             while self._is_open:
-                worker = await self._idle.get()
+                worker = await self._next_idle()
                 if worker is None:
                     # The next caller that waits must see it too.
                     self._idle.put_nowait(None)
@@ -283,19 +311,36 @@ class WorkerPool:
     async def close(self) -> None:
         """Kill all workers. Waiting and later callers get a PoolClosedError. Safe to call twice."""
         self._is_open = False
-        for replacement in self._replacements:
-            replacement.cancel()
-        await asyncio.gather(*self._replacements, return_exceptions=True)
-        await asyncio.gather(*(worker.kill() for worker in self._workers))
+        for start in self._starts:
+            start.cancel()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        await asyncio.gather(*(worker.kill() for worker in self.workers))
         self._idle.put_nowait(None)
+
+    async def _next_idle(self) -> WorkerProcess | None:
+        joining = asyncio.get_running_loop().call_later(BUSY_S, self._start_spare)
+        try:
+            return await self._idle.get()
+        finally:
+            joining.cancel()
+
+    def _start_spare(self) -> None:
+        if self._spare is not None and self._is_open:
+            self._logger.info("%s has been busy for %g s: starting another.", self._spare.who, BUSY_S)
+            self.workers.append(self._spare)
+            self._start_in_background(self._spare)
+            self._spare = None
 
     def _replace(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
         self._counts["worker_restarts"] += 1
-        replacement = asyncio.create_task(self._start_again(worker, pause_s))
-        self._replacements.add(replacement)
-        replacement.add_done_callback(self._replacements.discard)
+        self._start_in_background(worker, pause_s)
 
-    async def _start_again(self, worker: WorkerProcess, pause_s: float) -> None:
+    def _start_in_background(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
+        start = asyncio.create_task(self._start(worker, pause_s))
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+
+    async def _start(self, worker: WorkerProcess, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         while True:
             try:

@@ -152,12 +152,12 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
         answer_groups(2 * GROUPS)
         await until(lambda: api.held == GROUPS, serving)
         # Others have their completions and are being graded.
-        stop_processes(env.run.runtime.grader._workers)
+        stop_processes(env.run.runtime.grader._pool.workers)
         answer_groups(GROUPS)
         sampled = 3 * GROUPS + 1
         await until(lambda: len(server.requests) >= sampled + GROUPS, serving)
         # Others wait for their completions, and the items of others are being made.
-        stop_processes(env.run.runtime.generator._workers)
+        stop_processes(env.run.runtime.generator._pool.workers)
         await until(lambda: bool(env.run.stream.tasks_in_progress), serving)
         os.kill(os.getpid(), signal.SIGTERM)
         assert await serving == 128 + signal.SIGTERM

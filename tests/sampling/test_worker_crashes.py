@@ -59,8 +59,7 @@ class PretendedWorker(WorkerProcess):
 async def stream_of(workers: int, is_killed: IsKilled, **options: Any) -> ProblemStream:
     """A stream at the highest of three levels, whose workers are killed as `is_killed` says."""
     generator = ProcessGenerator(num_workers=workers)
-    pretended = [PretendedWorker(is_killed) for _ in range(workers)]
-    generator._pool = WorkerPool(pretended, generator._counts, levels.logger)
+    generator._pool = WorkerPool(lambda: PretendedWorker(is_killed), workers, generator._counts, levels.logger)
     await generator.start()
     return item_source(generator, prefetch=4, **at_level(2), **options)
 

@@ -148,7 +148,7 @@ async def test_every_layer_is_named_and_no_child_outlives_its_group(
     assert all(layer in grader.describe() for layer in ("seccomp", "Landlock", "rlimits", "guarded", "deadline"))
     await grader.grade("chain_sum", {}, sum_item, ["1", sum_item["answer"]])
     # The last record arrives just before the worker collects its child.
-    await until(lambda: not [child for worker in grader._workers for child in workers_of(worker.pid or 0)])
+    await until(lambda: not [child for worker in grader._pool.workers for child in workers_of(worker.pid or 0)])
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
         # A busy child ends with its worker.
         grading_of_group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]))
-        workers = [worker.pid or 0 for worker in grader._workers]
+        workers = [worker.pid or 0 for worker in grader._pool.workers]
         await until(lambda: any(map(workers_of, workers)))
         [(worker, child)] = [(worker, child) for worker in workers for child in workers_of(worker)]
         os.kill(worker, signal.SIGKILL)
@@ -64,7 +64,7 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(f"reasoning_gym_environment.workers.grader.{name}", value)
     async with grading(timeout_s=0.5) as grader:
         # It has more to read than a socket holds.
-        os.kill(grader._workers[0].pid or 0, signal.SIGSTOP)
+        os.kill(grader._pool.workers[0].pid or 0, signal.SIGSTOP)
         [verdict, _] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "#" * 500_000])
         assert (verdict.status, "silent for" in verdict.detail) == (VerdictStatus.CRASHED, True)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0

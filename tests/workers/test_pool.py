@@ -6,12 +6,13 @@ import asyncio
 import logging
 import pickle
 from collections import Counter
+from collections.abc import Awaitable
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.workers import pool as pool_module
-from reasoning_gym_environment.workers.pool import PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
+from reasoning_gym_environment.workers.pool import PoolClosedError, Request, WorkerDiedError, WorkerPool, WorkerProcess
 from testing.process_table import until
 
 
@@ -47,27 +48,37 @@ class PretendedWorker(WorkerProcess):
         self.is_alive = False
 
 
-async def started(count: int = 1) -> tuple[WorkerPool, list[PretendedWorker], Counter[str]]:
-    workers, counts = [PretendedWorker() for _ in range(count)], Counter[str]()
-    pool = WorkerPool(workers, counts, logging.getLogger("pool"))
+async def started(count: int = 1, *, has_spare: bool = False) -> tuple[WorkerPool, list[PretendedWorker], Counter[str]]:
+    workers: list[PretendedWorker] = []
+    counts = Counter[str]()
+
+    def make_worker() -> PretendedWorker:
+        workers.append(PretendedWorker())
+        return workers[-1]
+
+    pool = WorkerPool(make_worker, count, counts, logging.getLogger("pool"), has_spare=has_spare)
     await pool.start()
     return pool, workers, counts
 
 
+def ask(pool: WorkerPool, message: str) -> Awaitable[bytes]:
+    return pool.ask(lambda: Request(message.encode(), 1.0), message)
+
+
 async def use(pool: WorkerPool, served: list[str], name: str, times: int = 1) -> None:
     for _ in range(times):
-        served.append((await pool.ask(name.encode(), 1.0, name)).decode())
+        served.append((await ask(pool, name)).decode())
 
 
 async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     pool, workers, counts = await started(2)
     with pytest.raises(WorkerDiedError, match="2 workers died of it, the last one because killed"):
-        await pool.ask(b"die", 1.0, "a question")
-    assert caplog.text.count("A pretended worker died of a question: killed.") == 2
+        await ask(pool, "die")
+    assert caplog.text.count("A pretended worker died of die: killed.") == 2
     await until(lambda: all(worker.is_running for worker in workers))
     for worker in workers:
         worker.end()
-    assert await pool.ask(b"live", 1.0, "another") == b"live"
+    assert await ask(pool, "live") == b"live"
     await until(lambda: all(worker.is_running for worker in workers))
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
 
@@ -98,11 +109,11 @@ async def test_work_waits_while_no_worker_can_be_started(
 
 
 async def test_a_request_before_the_start_fails_and_later_requests_succeed() -> None:
-    pool = WorkerPool([PretendedWorker()], Counter(), logging.getLogger("pool"))
+    pool = WorkerPool(PretendedWorker, 1, Counter(), logging.getLogger("pool"))
     with pytest.raises(PoolClosedError, match="not started"):
-        await pool.ask(b"early", 1.0, "early")
+        await ask(pool, "early")
     await pool.start()
-    assert await pool.ask(b"a", 1.0, "a") == b"a"
+    assert await ask(pool, "a") == b"a"
     await pool.close()
 
 
@@ -117,3 +128,36 @@ async def test_closing_answers_everyone_and_leaves_no_worker(caplog: pytest.LogC
         with pytest.raises(PoolClosedError, match="closed"):
             await call
     assert not worker.is_running and not caplog.text
+
+
+async def test_the_spare_worker_starts_once_all_workers_have_been_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "BUSY_S", 0.001)
+    pool, [worker, spare], counts = await started(has_spare=True)
+    assert await ask(pool, "quick") == b"quick"
+    worker.may_go_on.clear()
+    slow = asyncio.ensure_future(ask(pool, "slow"))
+    await asyncio.sleep(0.01)
+    assert not spare.is_running, "no request waits"
+    assert await ask(pool, "next") == b"next"
+    assert spare.starts == 1 and not slow.done()
+    worker.may_go_on.set()
+    assert await slow == b"slow"
+    assert counts == {}
+    await pool.close()
+    assert not spare.is_running
+
+
+async def test_a_request_is_prepared_when_a_worker_is_idle_and_one_that_cannot_be_prepared_keeps_the_worker() -> None:
+    pool, [worker], _ = await started()
+    worker.may_go_on.clear()
+    busy = asyncio.ensure_future(ask(pool, "busy"))
+    await asyncio.sleep(0)
+    parts = ["a"]
+    waiting = asyncio.ensure_future(pool.ask(lambda: Request("".join(parts).encode(), 1.0), "parts"))
+    await asyncio.sleep(0)
+    parts.append("b")
+    worker.may_go_on.set()
+    assert (await busy, await waiting) == (b"busy", b"ab")
+    with pytest.raises(ZeroDivisionError):
+        await pool.ask(lambda: Request(b"", 1 / 0), "nothing")
+    assert await ask(pool, "next") == b"next"

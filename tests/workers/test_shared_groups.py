@@ -96,13 +96,13 @@ def found(verdicts: list[Verdict]) -> list[tuple[float, VerdictStatus]]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The answers of each group that a grader sends to its workers."""
     groups = []
-    grade = SandboxGrader._grade
+    prepare = SandboxGrader._prepare
 
-    async def record(self: SandboxGrader, request: Any) -> dict[str, Verdict]:
-        groups.append(request.answers)
-        return await grade(self, request)
+    def record(self: SandboxGrader, problem: bytes, group: Any) -> pool.Request:
+        groups.append(tuple(group.answers))
+        return prepare(self, problem, group)
 
-    monkeypatch.setattr(SandboxGrader, "_grade", record)
+    monkeypatch.setattr(SandboxGrader, "_prepare", record)
     return groups
 
 
