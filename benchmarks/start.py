@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -70,12 +71,14 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
     tokenizer = build_byte_tokenizer()
     path = save_byte_tokenizer(folder / "tokenizer")
     requested: list[float] = []
+    replies = itertools.cycle(["<think>1</think><answer>1</answer>", "<think>1</think>"])
 
     def reply(prompt: str) -> str:
         # Ignore the request by which the environment finds out how it must ask this server.
         if FIRST_QUESTION not in prompt:
             requested.append(time.monotonic())
-        return "<think>1</think><answer>1</answer>"
+        # The original never sends a group of equal scores, whatever its settings say.
+        return next(replies)
 
     server = ThreadedMockServer(reply, tokenizer)
     with server, trajectory_api(folder) as api:
@@ -84,7 +87,7 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
             "env.tokenizer_name": path,
             "env.rollout_server_url": api,
             "env.use_wandb": False,
-            # All completions are the same, and so are their scores.
+            # Most answers are wrong, and so most groups have equal scores.
             "env.ensure_scores_are_not_same": False,
             "env.complexity_mode": mode,
             "env.debug_logging": True,
