@@ -19,6 +19,10 @@ from ..utils.terminal import port as port_number
 from ..utils.terminal import positive, seconds
 from .options import check_tasks, flag_of
 
+KEEP_ALIVE_S = 75
+"""How long the server keeps an idle connection. httpx keeps one for 5 s, and aiohttp for 15 s. A server that closes a
+connection in the moment in which its client sends a request makes this request fail."""
+
 
 def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
@@ -105,5 +109,6 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any]) -> int:
         host, port = bound.getsockname()[:2]
         address = f"[{host}]" if ":" in host else host
         print(f"{len(tasks.names)} tasks at http://{address}:{port}. Ctrl-C ends it.", flush=True)
-        uvicorn.Server(uvicorn.Config(app(tasks), log_level="warning")).run(sockets=[bound])
+        config = uvicorn.Config(app(tasks), log_level="warning", timeout_keep_alive=KEEP_ALIVE_S)
+        uvicorn.Server(config).run(sockets=[bound])
     return 0
