@@ -442,7 +442,25 @@ def integration(entry: Entry, answer: str) -> bool:
     if variable.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
         return False
     difference = sympy.diff(antiderivative, variable) - integrand
-    return sympy.simplify(difference) == 0
+    # To find no simplification takes sympy up to a second, so that most wrong answers are refused without it.
+    return not _differs_at_a_point(difference, variable) and sympy.simplify(difference) == 0
+
+
+_POINTS = ("0.7390851", "1.6180339")
+"""Positive, so that roots and logarithms of equal expressions are equal, and poles of no function in an item."""
+_LARGEST_ERROR = 1e-9
+"""sympy computes 15 digits, also if terms cancel."""
+
+
+def _differs_at_a_point(difference: Any, variable: Any) -> bool:
+    """Whether an expression has, at some point, a finite value that is not 0."""
+    import sympy
+
+    for point in _POINTS:
+        value = difference.evalf(subs={variable: sympy.Rational(point)})
+        if value.is_finite and value.is_number and abs(value) > _LARGEST_ERROR:
+            return True
+    return False
 
 
 def propositional_logic(entry: Entry, answer: str) -> bool:

@@ -150,6 +150,22 @@ def test_another_items_answer_and_a_shortened_one_are_wrong(task: str) -> None:
         assert not is_right(task, entry, shortened) or task in ("simple_integration", "propositional_logic")
 
 
+def test_wrong_antiderivatives_are_refused_without_the_simplification_that_takes_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sympy
+
+    entry = {"metadata": {"integrand": "-16*sin(8*x - 5)*cos(8*x - 5)", "variable": "x"}}
+    simplified: list[Any] = []
+    monkeypatch.setattr(sympy, "simplify", lambda expression: simplified.append(expression) or expression)
+    for wrong in ("C - sin(8*x - 4.992)**2", "sin(8*x - 5)**2", "log(x - 1)", "x**2/2 + k"):
+        assert not is_right("intermediate_integration", entry, wrong)
+    assert not simplified
+    monkeypatch.undo()
+    for right in ("C - sin(8*x - 5)**2", "cos(8*x - 5)**2", "(1 + cos(16*x - 10))/2 + C_1"):
+        assert is_right("intermediate_integration", entry, right)
+
+
 # --- formulas, items ---
 
 
