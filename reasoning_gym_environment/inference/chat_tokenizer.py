@@ -85,7 +85,7 @@ MessageForm = Callable[[Chat], Chat]
 
 FORMS: dict[MessageForm, str] = {
     _as_they_are: "",
-    _without_system: "takes no system message, so its text stands in front of the question",
+    _without_system: "takes no system message, so its text goes in front of the question",
     _in_parts: "wants a list of parts as the content of a message",
     _without_system_in_parts: "takes no system message, and wants a list of parts as the content",
 }

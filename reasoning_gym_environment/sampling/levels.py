@@ -88,7 +88,7 @@ LevelChooser: TypeAlias = Callable[[str, int], Level]
 
 
 def choose_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
-    """The task of an index of the training stream: each task is drawn in proportion to its weight."""
+    """The task of an index of the training stream, drawn with probabilities in proportion to the weights."""
     random = derive_random(seed, "task", "train", instance, index)
     return random.choices(list(weights), weights=list(weights.values()))[0]
 

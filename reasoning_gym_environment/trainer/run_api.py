@@ -280,7 +280,7 @@ class TrajectoryApi:
                 await asyncio.sleep(MAX_DELAY_S)
 
     async def _sign_off(self, env_id: int) -> None:
-        """Let the share of an environment go to the others. Raises ApiError."""
+        """Release the share of an environment, so that other environments can use it. Raises ApiError."""
         await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
 
     async def _until_answered(
@@ -340,8 +340,8 @@ class TrajectoryApi:
     async def poll(self) -> dict[str, Any] | None:
         """Request the API's status of this environment once. Several polls may be in flight at the same time.
 
-        Returns None if the request failed, so that the API counts as unavailable until `status` returns, and if a
-        later request has been answered before this one.
+        Returns None if the request failed; then the API counts as unavailable until `status` returns. Also returns
+        None if the API has answered a later request first.
         """
         number = next(self._status_requests)
         step = self._state.step
@@ -441,7 +441,7 @@ class TrajectoryApi:
         if self._config.train_temperature is not None:
             # Trainers divide their logits by it.
             parameters["temperature"] = self._config.train_temperature
-        # A subclass may have set parameters of its own.
+        # A subclass may have set other parameters.
         parameters |= payload.get("generation_params") or {}
         parameters["sampled_at_step"] = sampled_at
         try:

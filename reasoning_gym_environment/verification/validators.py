@@ -375,7 +375,7 @@ def _makes(
 ) -> bool:
     """Whether the expression has the value `target` and uses exactly these numbers.
 
-    `also` are operators that are allowed in addition to those of `evaluate`.
+    `also` are operators that are allowed in addition to the operators of `evaluate`.
     """
     plain = plain_math(answer).replace("^", "**").translate(_ROUND_BRACKETS)
     value, used = evaluate(plain, *also)
