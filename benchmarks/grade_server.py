@@ -138,15 +138,15 @@ async def hang(url: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
 
         async def reward(group: dict[str, Any]) -> Any:
             try:
-                [[one]] = (await client.post(f"{url}/grade", json=[group])).json()
-                return one["reward"]
+                [[grade]] = (await client.post(f"{url}/grade", json=[group])).json()
+                return grade["reward"]
             except httpx.HTTPError as error:
                 return type(error).__name__
 
         first = asyncio.ensure_future(reward(endless))
         await asyncio.sleep(0.3)
         others = await asyncio.gather(*map(reward, asked[:64]))
-    answered = sum(not isinstance(one, str) for one in others)
+    answered = sum(not isinstance(outcome, str) for outcome in others)
     return {"others_answered": f"{answered} of {len(others)} in {PATIENCE_S:.0f} s", "the_endless_one": await first}
 
 

@@ -133,8 +133,10 @@ class Trace:
         found = {"files": len(self.files), "functions": len(self.functions), "hops": sum(self.hops.values())}
         if verbose:
             found["files_in_full"] = sorted(file.removeprefix(PACKAGE) for file in self.files)
-            names = {" -> ".join(one.removeprefix(PACKAGE) for one in hop): n for hop, n in self.hops.most_common()}
-            found["hops_in_full"] = names
+            found["hops_in_full"] = {}
+            for hop, count in self.hops.most_common():
+                name = " -> ".join(function.removeprefix(PACKAGE) for function in hop)
+                found["hops_in_full"][name] = count
         return {**found, "prompt_rendered": self.rendered}
 
 

@@ -206,12 +206,13 @@ def train(
             for number, batch in enumerate(batches(made, 64, rng)):
                 done = (epoch + number * 64 / len(made)) / epochs
                 adam.rate = rate * min(1.0, done * 50 + 0.02) * (1.0 - 0.9 * done)
-                sequences, starts = [one[0] for one in batch], [one[1] for one in batch]
+                sequences = [sequence for sequence, _ in batch]
+                starts = [start for _, start in batch]
                 count = sum(len(q) - s for q, s in batch)
 
                 def slopes(logprobs: list[Any], count: int = count, losses: list[float] = losses) -> list[Any]:
                     losses.append(-float(np.concatenate(logprobs).mean()))
-                    return [np.full_like(one, -1.0 / count) for one in logprobs]
+                    return [np.full_like(values, -1.0 / count) for values in logprobs]
 
                 adam.step(model.flat, model.gradient(sequences, starts, slopes))
             print(
@@ -256,7 +257,7 @@ def save_model(model: Transformer, folder: Path, *, end: int, pad: int) -> None:
     for name, values in (("config.json", config), ("generation_config.json", tokens)):
         Path(folder, name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     stored = stored_views(model.weights, shape)
-    arrays = {name: np.ascontiguousarray(one if name == EMBEDDING else one.T) for name, one in stored.items()}
+    arrays = {name: np.ascontiguousarray(matrix if name == EMBEDDING else matrix.T) for name, matrix in stored.items()}
     layers = [f"model.layers.{n}.{at}" for n in range(shape.layers) for at in ("input", "post_attention")]
     norms = [*(f"{layer}_layernorm.weight" for layer in layers), "model.norm.weight"]
     gains = {name: np.ones(shape.width, np.float32) for name in norms}

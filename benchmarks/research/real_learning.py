@@ -178,14 +178,16 @@ class World:
     @functools.cache  # noqa: B019
     def pool(self, task: str, level: int | None) -> list[Question]:
         """Training questions, none of which is held out."""
-        return [one for one in self._make(task, level, "train", POOL) if not is_held_out(one.entry["question"])]
+        made = self._make(task, level, "train", POOL)
+        return [question for question in made if not is_held_out(question.entry["question"])]
 
     @functools.cache  # noqa: B019
     def held_out(self, task: str, level: int | None, count: int) -> list[Question]:
         if level is not None and level >= len(self.ladder(task)):
             return []
         made = self._make(task, level, "held out", 2 * HELD_OUT_ONE_IN * count)
-        fits = [one for one in made if is_held_out(one.entry["question"]) and len(one.tokens) <= 2 * MAX_PROMPT]
+        held_out = [question for question in made if is_held_out(question.entry["question"])]
+        fits = [question for question in held_out if len(question.tokens) <= 2 * MAX_PROMPT]
         return fits[:count]
 
     def _make(
@@ -228,7 +230,7 @@ def accuracy(
 ) -> dict[str, dict[str, float]]:
     """Share of right answers by task and level (`default`, `0`, ...)."""
     rng = np.random.default_rng(seed)
-    questions = [one for task in tasks for level in EVAL_LEVELS for one in world.held_out(task, level, each)]
+    questions = [question for task in tasks for level in EVAL_LEVELS for question in world.held_out(task, level, each)]
     right: dict[str, dict[str, list[bool]]] = {}
     for at in range(0, len(questions), 192):
         part = questions[at : at + 192]
@@ -294,10 +296,10 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             drawn[question.task] += 1
             tokens += sum(len(completion.tokens) for completion in group)
             if not is_ours:
-                group = [one for one in group if len(one.tokens) >= MIN_COMPLETION_TOKENS]
+                group = [completion for completion in group if len(completion.tokens) >= MIN_COMPLETION_TOKENS]
                 if not group:
                     continue
-            texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
+            texts = [here.tokenizer.decode(completion.tokens, skip_special_tokens=True) for completion in group]
             rewards = [base_reward(here.score(question, text, is_ours), partial_credit) for text in texts]
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
@@ -349,9 +351,9 @@ def as_posted(question: Question, group: Sequence[Sampled], rewards: list[float]
     """The group as a trainer reads it from a batch."""
     size = len(question.tokens)
     return {
-        "tokens": [[*question.tokens, *one.tokens] for one in group],
-        "masks": [[MASKED] * size + one.tokens for one in group],
-        "inference_logprobs": [[1.0] * size + one.logprobs for one in group],
+        "tokens": [[*question.tokens, *completion.tokens] for completion in group],
+        "masks": [[MASKED] * size + completion.tokens for completion in group],
+        "inference_logprobs": [[1.0] * size + completion.logprobs for completion in group],
         "scores": rewards,
     }
 

@@ -218,7 +218,7 @@ async def _timed(work: Coroutine[Any, Any, int]) -> tuple[int, float]:
 
 async def _first_of(work: Coroutine[Any, Any, None], taking: asyncio.Task[None], *watchers: Any) -> None:
     """Until `work` is done, or one of the others raises. `taking` goes on if nothing was raised."""
-    tasks = [asyncio.ensure_future(one) for one in (work, *watchers)]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in (work, *watchers)]
     try:
         done, _ = await asyncio.wait([taking, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -287,7 +287,7 @@ async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str,
         await world.groups(10)
         found.append({"after": "a kill", **await world.shares()})
         ends = await asyncio.gather(*(world.end(process) for process in processes))
-        different = {json.dumps([one["unallocated_fraction"], one["env_weights"]]) for one in found}
+        different = {json.dumps([shares["unallocated_fraction"], shares["env_weights"]]) for shares in found}
         return {"shares": found, "as_at_the_start": len(different) == 1, "ends": ends, **world.losses()}
 
 

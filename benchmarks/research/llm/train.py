@@ -62,7 +62,7 @@ class Group:
                 or len(logprobs) != len(tokens)
             ):
                 raise ValueError("a mask does not mark exactly the completion")
-            if not all(math.isfinite(one) and one <= 0.0 for one in logprobs[start:]):
+            if not all(math.isfinite(logprob) and logprob <= 0.0 for logprob in logprobs[start:]):
                 raise ValueError("a log probability is none")
             if not all(0 <= token < len(tokenizer) for token in tokens):
                 raise ValueError("a token id is unknown")
@@ -180,7 +180,7 @@ def main() -> None:
                 time.sleep(0.2)
             came = time.monotonic()
             shuffle = None if options.shuffle is None else random.Random(f"{options.shuffle} {step}")
-            groups = [Group(one, tokenizer, group_size=options.group_size, shuffle=shuffle) for one in batch]
+            groups = [Group(posted, tokenizer, group_size=options.group_size, shuffle=shuffle) for posted in batch]
             figures = learn(model, groups)
             if figures["gap"] > LARGEST_MEAN_GAP:
                 raise SystemExit(
