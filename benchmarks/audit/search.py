@@ -47,7 +47,7 @@ _NUMBER, _WORD = re.compile(r"-?\d+(?:\.\d+)?"), re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class View:
-    """What a program sees of an item; `others` are answers to other items of the same level."""
+    """The input of a program: the question of an item, and answers to other items of the same level."""
 
     question: str
     others: tuple[str, ...]
@@ -122,7 +122,7 @@ GLUES = ("", " ", ", ", ",", "\n", " or ", "/", " ∧ ", " = ", " + ", " × ")
 
 
 def run(program: Program, view: View) -> str:
-    """What the program answers to this item, at most MAX_CHARS; "" where it has nothing to say."""
+    """The program's answer to this item, with at most MAX_CHARS characters; "" if it has no answer."""
     head, first, *rest = program
     try:
         if head == "text":

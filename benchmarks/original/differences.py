@@ -254,7 +254,7 @@ def _has_messages_too(seen: Observation) -> bool:
 
 
 def _is_completion_length(seen: Observation) -> bool:
-    """The original counts characters of all sampled completions, and not tokens of those that are sent."""
+    """The original counts the characters of all sampled completions, and not the tokens of the sent completions."""
     names = ("", "_std", "_min", "_max", "_p95")
     is_length = seen.where in [f"train/completion_lengths{name}" for name in names]
     return is_length and isinstance(seen.ours, float) and seen.ours >= 0
@@ -318,7 +318,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "guards_refuse_text_literals", "score", "verifiers run in sandboxed workers", _is_text_that_guard_refuses
     ),
-    # What a group has.
+    # The contents of a group.
     Difference("short_completions_stay", "membership", KEPT, _is_short),
     Difference(
         "extra_rollouts_stay",

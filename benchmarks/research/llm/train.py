@@ -43,7 +43,7 @@ def call(url: str, body: Any = None) -> Any:
 
 
 class Group:
-    """One checked group of a batch. Raises ValueError for one that cannot be trained on."""
+    """One checked group of a batch. Raises ValueError if the trainer cannot use the group."""
 
     def __init__(self, sent: dict[str, Any], tokenizer: Any, *, group_size: int, shuffle: random.Random | None) -> None:
         size = len(sent["tokens"])
@@ -107,7 +107,7 @@ def learn(model: Any, groups: list[Group]) -> dict[str, float]:
 
 
 def give_to_server(server: str, folder: Path) -> None:
-    """Let vLLM read the weights in `folder`; what it is generating goes on with them."""
+    """Let vLLM load the weights in `folder`. Unfinished completions continue with the new weights."""
     call(f"{server}/pause?mode=keep", {})
     try:
         call(
