@@ -50,7 +50,7 @@ ScoreMethod: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[ScoredDataGr
 """`ReasoningGymEnv.score`: from the rollout dicts of one item to a scored group, or None."""
 
 FAULT = "error_in_the_environment"
-"""The failure that costs a group, and that nobody has foreseen."""
+"""The name of an unexpected failure, after which the group is lost."""
 
 GIVEN_UP = "item_given_up"
 """The failure of an item whose requests may be the cause of the outages."""

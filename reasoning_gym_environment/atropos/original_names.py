@@ -101,5 +101,5 @@ def warn_of_unused_overrides(cls: type, ours: type) -> None:
 
 
 def remedy_of(name: str) -> str | None:
-    """What takes the place of a method or attribute of the original environment, or None for another name."""
+    """The replacement of a method or attribute of the original environment, or None for another name."""
     return METHODS.get(name) or ATTRIBUTES.get(name)

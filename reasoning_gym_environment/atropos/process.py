@@ -46,7 +46,7 @@ MAX_CONSECUTIVE_FAILURES = 10
 that it makes at the same time."""
 
 LOG_EVERY = 10
-"""The command logs the metrics after every so many groups. Each log entry covers the groups since the entry before."""
+"""The command logs the metrics once in this many groups. Each log entry covers the groups since the previous entry."""
 
 IDENTITY_SETTINGS = (
     "seed",

@@ -190,7 +190,7 @@ def score_of(sample: EvalSample) -> float:
 
 
 def credit_of(sample: EvalSample) -> float:
-    """What the completion adds to the mean score. Results of other programs have only a score."""
+    """The contribution of the completion to the mean score. Results of other programs have only a score."""
     credit = sample.get("credit")
     return score_of(sample) if credit is None else float(credit)
 

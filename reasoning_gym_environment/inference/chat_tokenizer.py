@@ -189,7 +189,7 @@ class ChatTokenizer:
 
     @cached_property
     def _backend(self) -> Any:
-        """What decodes for transformers, if that adds nothing but a look at the type of each token; else None."""
+        """The tokenizer that decodes for transformers, if that adds only a type check of each token; else None."""
         for name in ("decode", "_decode"):
             method = getattr(type(self._tokenizer), name, None)
             if not getattr(method, "__module__", "").startswith("transformers.tokenization_utils"):

@@ -66,8 +66,8 @@ class GradingConfig(vf.TaskConfig):
 class ReasoningGymConfig(vf.TasksetConfig):
     """Which questions to serve: training questions (split train), or a fixed held-out set (split eval).
 
-    The training questions are endless, or with `train_items` the first so many of them. The other settings are settings
-    of `Tasks`, of `ItemStream` (for train) and of `HeldOut` (for eval).
+    The number of training questions is unlimited, or `train_items`. The other settings are settings of `Tasks`, of
+    `ItemStream` (for train) and of `HeldOut` (for eval).
 
     verifiers does not report rewards to tasksets, so a curriculum needs a store of levels (docs/curriculum.md): set
     `level_store` to its path. Then the training questions are the rows of the store, and the store has the settings

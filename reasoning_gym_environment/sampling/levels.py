@@ -122,7 +122,7 @@ class _Closing:
     times: int
     """How often the level was closed, without KNOWN_ITEMS items in between."""
     opens_at: int
-    """The level is open again when so many items have been counted."""
+    """The level opens again when the item count reaches this number."""
 
 
 class _SavedLimits(BaseModel):

@@ -1,4 +1,4 @@
-"""What Atropos' own logging to wandb needs: the table `train/rollouts`, and a remedy for two of its defects.
+"""Additions to Atropos' logging to wandb: the table `train/rollouts`, and a remedy for two defects.
 
 group ── table_rows ──> rows, kept by the environment ── build_table ──> train/rollouts, at steps that have_tables
 """

@@ -62,7 +62,7 @@ class Registration(BaseModel):
 
 
 class Document(BaseModel):
-    """What a checkpoint holds of this environment. `state` has the state of each component."""
+    """The data of this environment in a checkpoint. `state` has the state of each component."""
 
     model_config = ConfigDict(strict=True)
 
@@ -97,7 +97,7 @@ class RunCheckpoints:
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
         self._data: dict[str, Any] = {}
-        """What a subclass saves beside the state. Every checkpoint has it."""
+        """The data that a subclass saves beside the state. Every checkpoint has it."""
         self._has_loaded = False
         """Whether `load` has returned. Before, this process has a fresh state, which must not replace a saved state."""
         self._has_left = False
