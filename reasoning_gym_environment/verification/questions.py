@@ -3,9 +3,9 @@
     an item of reasoning-gym ── is_sound ──no──> another item takes its place
                                    └────yes───> mended: its key is right, and its question has one meaning
 
-The *key* of an item is the answer that reasoning-gym gives. Some keys are wrong, and some questions can honestly be
-read in two ways, of which the key has one. For each task with such items, the table QUESTIONS has the mending that
-keeps most items of the task:
+The *key* of an item is the answer that reasoning-gym gives. Some keys are wrong. Some questions can honestly be read
+in two ways, but the key is right for a single reading. For each task with such items, the table QUESTIONS has the
+mending that keeps most items of the task:
 
     is_sound     false if the item has no right answer, or if a sentence cannot settle which of two readings is meant
     corrected    the right answer, if it follows from the question
