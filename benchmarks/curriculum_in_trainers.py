@@ -1,10 +1,10 @@
-"""The level of each task after the same groups of the same student, in each trainer, beside that of `serve`'s stream.
+"""Compare the curriculum in each trainer with the stream of `serve`: the level of each task after the same groups.
 
     python -m benchmarks.curriculum_in_trainers            # all trainers, in their environments (.venv-verl, ...)
     python -m benchmarks.curriculum_in_trainers verl trl   # some
 
-The student answers nine in ten completions right up to a level of each task, and one in ten above. The trainers are
-real as far as they run without a GPU: testing/curriculum_runs says what runs. Prints JSON.
+A simulated student answers nine in ten questions right up to a certain level of each task, and one in ten above it. The
+script uses the parts of the trainers that run without a GPU (testing/curriculum_runs). Prints JSON.
 """
 
 from __future__ import annotations

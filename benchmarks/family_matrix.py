@@ -4,8 +4,9 @@
 
 For each family of models (testing/model_families.py), answer format and task, three completions pass through the
 tokenizer of the family, as a server would return them: a right answer whose thinking holds a wrong one, a wrong answer
-whose thinking holds the right one, and a completion that was cut off in its thinking. The right answer is the item's
-own; the wrong answer is that of another item of the task. The JSON has, for each family and format, the counts of
+whose thinking holds the right one, and a completion that was cut off in its thinking. The right answer is the key of
+the item, and the wrong answer is the key of another item of the task. The JSON has, for each family and format, the
+counts of
 
     right_refused    right answers that earn less than 1
     wrong_paid       wrong answers that earn anything
@@ -91,7 +92,7 @@ class Case:
 
 
 def cases_of(tasks: Tasks, task: str, items: int) -> Iterator[Case]:
-    """The first items of a task with an answer. The wrong answer is that of the next item with another answer."""
+    """The first items of a task that have a key. The wrong answer is the next key that differs."""
     keyed: list[tuple[PromptedProblem, str]] = []
     seed = 0
     while len(keyed) < items + 1:
@@ -113,7 +114,7 @@ class Reader:
     chat: ChatTokenizer
 
     def read(self, thinking: str, reply: str | None) -> str:
-        """The text of a completion after its way through the tokenizer."""
+        """The text of a completion after it is encoded and decoded."""
         text = self.family.completion(thinking, reply)
         return self.chat.decode(self.tokenizer.encode(text, add_special_tokens=False))
 

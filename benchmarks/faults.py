@@ -1,14 +1,14 @@
-"""What is lost when things break: python benchmarks/faults.py [--quick] [NAME ...] > faults.json
+"""Measure the losses after faults: python benchmarks/faults.py [--quick] [NAME ...] > faults.json
 
 Each scenario is a training run of real processes over real HTTP (atroposlib's run-api, `serve`, a mock inference
-server, a small trainer) in which something happens; then it goes on, is ended by SIGTERM, and its losses are counted:
+server, a small trainer) with a fault. Afterwards the run continues until SIGTERM ends it, and the script counts losses:
 
     lost_items      drawn items that are neither in a dump nor pending in the last checkpoint
-    lost_groups     groups that the trainer got and no dump has
-    groups_made_twice   items that were sampled again after a kill, because no checkpoint told that they were done
+    lost_groups     groups that the trainer received, but no dump contains
+    groups_made_twice   items that were sampled again after a kill, because no checkpoint had recorded their end
 
 kill_9       four instances, killed twenty times in all at random moments, and started again
-disk_full    the disk takes nothing for a while (a limit on file sizes)
+disk_full    the disk is full for a while (simulated by a limit on file sizes)
 inference    the inference server is gone, answers 500, cuts replies, hangs: ten seconds each
 api_restart  run-api is killed and started again, its trainer comes late; then it hangs, and its trainer pauses
 sigterm      SIGTERM under load; started again

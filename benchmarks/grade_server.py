@@ -1,14 +1,15 @@
-"""The grader over HTTP beside reasoning-gym's own scoring in a handler: python benchmarks/grade_server.py
+"""Compare grade-server with a handler that calls reasoning-gym's verifiers: python benchmarks/grade_server.py
 
-512 requests are kept in flight, each with one completion for an item of one of twelve tasks. Both servers run in
-this call, one after the other, several times in turn:
+The client keeps 512 requests in flight, each with one completion for an item of one of twelve tasks. The two servers
+run alternately, several times:
 
     ours     reasoning-gym-env grade-server, with as many grading processes as there are cores
-    handler  a FastAPI handler that calls `score_answer` in its event loop, as others do
+    handler  a FastAPI handler that calls `score_answer` in its event loop, as other projects do
 
-Then one answer that never ends (a power tower, which the verifier of `countdown`-like tasks evaluates) is sent among
-others: how many of the others have an answer within ten seconds, and what the one is paid. What the two grade is not
-the same rule: ours decides by forms and validators in a sandbox, the handler by the library's verifier alone.
+Then the client sends an answer whose evaluation never ends (a power tower, which the verifiers of tasks such as
+`countdown` evaluate) together with normal answers. The script counts the normal answers that are graded within ten
+seconds, and prints the reward of the endless answer. The two servers do not grade by the same rules: ours uses forms
+and validators in a sandbox, and the handler uses only the library's verifier.
 """
 
 from __future__ import annotations
@@ -138,15 +139,15 @@ async def hang(url: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
 
         async def reward(group: dict[str, Any]) -> Any:
             try:
-                [[one]] = (await client.post(f"{url}/grade", json=[group])).json()
-                return one["reward"]
+                [[grade]] = (await client.post(f"{url}/grade", json=[group])).json()
+                return grade["reward"]
             except httpx.HTTPError as error:
                 return type(error).__name__
 
         first = asyncio.ensure_future(reward(endless))
         await asyncio.sleep(0.3)
         others = await asyncio.gather(*map(reward, asked[:64]))
-    answered = sum(not isinstance(one, str) for one in others)
+    answered = sum(not isinstance(outcome, str) for outcome in others)
     return {"others_answered": f"{answered} of {len(others)} in {PATIENCE_S:.0f} s", "the_endless_one": await first}
 
 

@@ -3,12 +3,12 @@
     python -m venv /tmp/cases && /tmp/cases/bin/pip install reward-doctor falsepass
     python benchmarks/graders.py --python /tmp/cases/bin/python [--items 1] [--formats tags boxed text] > graders.json
 
-The cases come from two packages, whose code runs in an environment of its own (`--python`):
+The cases come from two packages, whose code runs in a separate Python environment (`--python`):
 
     reward-doctor   pairs of a right answer and a completion, with the verdict. Each pair becomes an item of the task
                     with the nearest form (FORMS). A pair with another form is counted as `without_form`.
-    falsepass       completions that it makes from a right and a wrong answer, with the verdict. Here the answers are
-                    those of items of TASKS.
+    falsepass       completions that it makes from a right and a wrong answer, with the verdict. Here these are the keys
+                    of items of TASKS.
 
 Each completion is graded in the sandbox in each answer format. The JSON has, for each package, format and kind of case,
 the number of cases, of false positives (wrong, but paid) and of false negatives (right, but refused), and a list of
@@ -193,7 +193,7 @@ def cases_of_reward_doctor(
     formats: Iterable[AnswerFormat],
     without_form: list[str],
 ) -> Iterator[Case]:
-    """The cases. The names of those that no task's form fits are added to `without_form`."""
+    """The cases. Adds the names of cases that fit the form of no task to `without_form`."""
     formats = list(formats)
     for row in read_package(python, READ_REWARD_DOCTOR):
         found = item_of(row["reference"])

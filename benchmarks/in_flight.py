@@ -1,9 +1,9 @@
 """How many groups one `serve` keeps in flight: python benchmarks/in_flight.py [--groups 64 256 1024 4096] > found.json
 
-The run is real: atroposlib's run-api, a trainer that takes every batch at once, one `serve` with its workers, and an
-inference server that answers each request after 20 seconds, give or take 5. For each number of groups that may be in
-flight, `serve` starts anew. It is measured for twice the latency, after the first groups have arrived and the latency
-has passed once more. All groups are sent, also those whose scores are equal.
+The run is real: atroposlib's run-api, a trainer that takes every batch immediately, `serve` with its workers, and an
+inference server that answers each request after 20 ± 5 seconds. For each limit of groups in flight, the script starts
+`serve` again, waits until the first groups have arrived, waits for the latency once more, and then measures for twice
+the latency. `serve` sends all groups, including groups with equal scores.
 
     ideal_groups_per_s   groups in flight, over the latency
     groups_per_s         groups that reached run-api
@@ -77,7 +77,7 @@ class InFlightRun(Phase):
         return [server if process[0] == "student" else process for process in others]
 
     def _serve_arguments(self, api: str, student: str, tokenizer: Path, dumps: Path) -> list[str]:
-        # Twice the groups in flight, because those that wait for the trainer count too.
+        # Twice the groups in flight, because groups that wait for the trainer count too.
         batches = max(3, 2 * self._in_flight // GROUPS_PER_BATCH)
         values = {
             "env.max_num_workers_per_node": self._in_flight,

@@ -2,12 +2,12 @@
 
 The run is real: atroposlib's run-api, a trainer that takes every batch as soon as it is complete, an inference server
 that answers after `--inference` seconds, and one `serve`, which reaches run-api through a proxy that delays answers.
-With the default of one second and 16 groups at once, some 16 groups a second are possible. An instant server brings
-run-api itself to its limit (about 40 groups a second on a core): then a delay lets requests arrive in bursts, which
-run-api takes seconds to work off, and the numbers are those of run-api. The trainer is not delayed.
-The delay changes while `serve` runs: all delays one after the other, and that several times, so that a machine that
-gets slower or faster along the run affects all delays alike. Nothing is counted until `serve` has made its first groups
-(`--warm`), nor for some seconds after each change.
+With the default of one second and 16 groups in flight, about 16 groups a second are possible. With an instant server,
+run-api itself reaches its limit (about 40 groups a second on a core). Then a delay makes requests arrive in bursts,
+which run-api needs seconds to work off, and the numbers describe run-api. The trainer has no delay.
+The delay changes while `serve` runs. The script goes through all delays several times, so that a machine that gets
+slower or faster during the run affects all delays equally. It starts to count after the first groups of `serve`
+(`--warm`), and pauses for some seconds after each change.
 
     groups_per_s      groups that reached run-api, for each round, and their mean
     of_undelayed      the mean, over the mean of the smallest delay
@@ -114,7 +114,7 @@ class LatencyRun(Phase):
 
 
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    # Groups whose scores are all equal are sent too, so that every group that is made counts.
+    # `serve` also sends groups with equal scores, so that every finished group counts.
     settings = ["--env.complexity_mode", "none", "--env.ensure_scores_are_not_same", "False", *chosen.settings]
     groups_per_batch = chosen.batch // GROUP_SIZE
     plan = Plan("latency", chosen.warm, 1, chosen.tasks, 1.0, chosen.inference, settings, groups_per_batch)

@@ -1,9 +1,9 @@
-"""How long a process waits for a store of levels, with many writing processes of which some are killed.
+"""Measure the wait for a store of levels while many processes write and some of them are killed.
 
     python -m benchmarks.level_store --writers 16 --kills 50
 
-All writers write as fast as they can. Prints JSON: the rewards a second, the longest wait of each surviving writer, and
-the groups that were lost or counted twice.
+All writers write as fast as they can. Prints JSON: the rewards per second, the longest wait of a surviving writer, and
+the numbers of groups that were lost or counted twice.
 """
 
 from __future__ import annotations

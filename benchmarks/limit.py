@@ -1,27 +1,28 @@
-"""How near a run comes to what its work costs at least: python benchmarks/limit.py [--original FOLDER] > limit.json
+"""Compare the cost of a run with the least possible cost: python benchmarks/limit.py [--original FOLDER] > limit.json
 
-The work of a group is to make its item and to score its answers. Its limit is what bare reasoning-gym needs for that in
-one process: build the dataset, take the item, score each answer (bare, and in tags unless that gave full credit, as the
-rules of reward have it). The run is real: run-api, `serve`, an instant server, a trainer that takes what comes, all
-tasks with equal chances, groups of eight, both dumps on. Then its dumps are made and scored again here.
+The work of a group is to make its item and to score its answers. The limit is the time that bare reasoning-gym needs
+for this work in a single process: it builds the dataset, makes the item, and scores each answer (the bare answer, and
+the answer in tags unless the bare answer gave full credit, as in the rules of reward). The run is real: run-api,
+`serve`, an instant server, a trainer that takes every batch, all tasks with equal chances, groups of eight, both dumps
+on. Afterwards, this script makes the items in the dumps again and scores their answers.
 
-    limit            processor time a group of the bare library, and the share of it for building, items, answers
-    ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
-                     both: the first tenth of the groups. Above 1 where what the library does again for each item, and
-                     the workers do once or faster (workers/datasets.py), takes longer than
-                     all the work that is ours
-    groups_per_s     by the clock, in the same window; everything shares the machine's cores
-    longest_gaps_s   between two requests that the student got, the five longest in that window
-    growth           MB of resident memory and open handles per 1,000 groups, by least squares over the second half; for
-                     what a long run holds: --groups 10000
-    after_sigterm    while groups are in flight: seconds until the end, exit codes, processes left over
-    rss_mb, pss_mb   of serve and its workers together, at the end; memory that processes share counts for each in rss,
-                     in parts in pss
-    scores_unlike    answers that the bare library scores unlike the run: items that it did not make alike
+    limit            processor time of the bare library per group, divided into building, items and answers
+    ratio            the limit divided by the processor time of serve and its workers per group. Both exclude the
+                     start-up, which is the first tenth of the groups. The ratio is above 1 if the library spends more
+                     time on steps that it repeats for each item, and that the workers do once or faster
+                     (workers/datasets.py), than the environment spends on all its other work
+    groups_per_s     by the clock, in the same window; all processes share the machine's cores
+    longest_gaps_s   the five longest times between two requests to the student in this window
+    growth           MB of resident memory and open handles per 1,000 groups, by least squares over the second half. For
+                     the growth in a long run, use --groups 10000
+    after_sigterm    a SIGTERM while groups are in flight: seconds until the end, exit codes, remaining processes
+    rss_mb, pss_mb   memory of serve and its workers together, at the end. rss counts shared memory for each process,
+                     and pss divides it between the processes
+    scores_unlike    answers with different scores in the bare library and in the run, because the items differ
 
-With --original, a checkout of the environment this one takes after, its serve runs in the same harness, by turns. At
-levels it falls back to the default configs for most tasks, so that only `--difficulty none` compares like with like.
-Linux only: it reads /proc.
+--original names a checkout of the environment that this project reimplements. Its serve runs in the same harness,
+alternating with ours. With levels, it uses the default configs for most tasks, so only `--difficulty none` is a fair
+comparison. Linux only, because this script reads /proc.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ GROUPS = 1500
 WARM = 0.1
 """Share of the groups that counts as start-up."""
 SETTLED_MB = 3
-"""Samples at the end of which the median is the memory."""
+"""The memory is the median of this many samples at the end."""
 
 
 class OwnRun(Phase):
@@ -68,16 +69,16 @@ class OwnRun(Phase):
         return [*super()._serve_arguments(*addresses), "--env.num_eval_samples_per_task", "0"]
 
     def _report(self, end: dict[str, Any], trainer: Trainer, left_in_queue: int) -> dict[str, Any]:
-        samples = [one for one in self._samples if one.groups >= WARM * self._plan.groups]
+        samples = [sample for sample in self._samples if sample.groups >= WARM * self._plan.groups]
         first, last = samples[0], samples[-1]
         groups = last.groups - first.groups
         times = [float(line) for line in self._requests.read_text().splitlines()]
-        began, ended = (next(at for at, count in self._history if count >= one.groups) for one in (first, last))
+        began, ended = (next(at for at, count in self._history if count >= sample.groups) for sample in (first, last))
         inside = [at for at in times if began <= at <= ended]
 
         def memory(what: str) -> float:
-            last_ones = [sum(held[what] for held in one.held.values()) for one in samples[-SETTLED_MB:]]
-            return round(statistics.median(last_ones))
+            totals = [sum(held[what] for held in sample.held.values()) for sample in samples[-SETTLED_MB:]]
+            return round(statistics.median(totals))
 
         cpu = {who: 1e3 * (last.held[who]["cpu_s"] - first.held[who]["cpu_s"]) / groups for who in first.held}
         return {
@@ -94,15 +95,16 @@ class OwnRun(Phase):
         }
 
     def _growth(self, what: str) -> float | None:
-        later = [one for one in self._samples if one.groups >= self._plan.groups / 2]
-        held = [sum(of[what] for of in one.held.values()) for one in later]
-        if len({one.groups for one in later}) < 4:
+        later = [sample for sample in self._samples if sample.groups >= self._plan.groups / 2]
+        totals = [sum(held[what] for held in sample.held.values()) for sample in later]
+        if len({sample.groups for sample in later}) < 4:
             return None
-        return round(1000 * float(np.polyfit([one.groups for one in later], held, 1)[0]), 2)
+        slope, _ = np.polyfit([sample.groups for sample in later], totals, 1)
+        return round(1000 * float(slope), 2)
 
 
 class OriginalRun(OwnRun):
-    """`serve` of the original: no workers, settings of its own; it logs a line for each group that it scores."""
+    """`serve` of the original. It has no workers and different settings, and logs a line for each scored group."""
 
     def _processes(self, *addresses: Any) -> list[tuple[str, str, Sequence[str], dict[str, str]]]:
         own = super()._processes(*addresses)
@@ -121,7 +123,7 @@ ORIGINAL_CHECKOUT: list[Path] = []
 
 
 def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
-    """What the groups on disk cost the bare library, in ms of processor time a group of the window."""
+    """The cost of the groups on disk for the bare library, in ms of processor time per group of the window."""
     lines = [json.loads(line) for path in folder.glob("*.jsonl*") for line in path.read_bytes().splitlines()]
     lines.sort(key=lambda line: line["index"])
     configs = _configs({(line["task"], line["level"]) for line in lines})
@@ -137,12 +139,12 @@ def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
         at.append(time.process_time())
         item = dataset[0]
         at.append(time.process_time())
-        answers = [one["answer"] for one in line["rollouts"] if one["answer"] is not None]
+        answers = [rollout["answer"] for rollout in line["rollouts"] if rollout["answer"] is not None]
         native = [grade(dataset.score_answer, item, answer).native for answer in answers]
         at.append(time.process_time())
         for name, before, after in zip(spent, at, at[1:], strict=False):
             spent[name] += after - before
-        recorded = [one["native_score"] for one in line["rollouts"] if one["answer"] is not None]
+        recorded = [rollout["native_score"] for rollout in line["rollouts"] if rollout["answer"] is not None]
         unlike += sum(abs(mine - its) > 1e-6 for mine, its in zip(native, recorded, strict=True))
     groups = window[1] - window[0]
     parts = {name: round(1e3 * value / groups, 2) for name, value in spent.items()}
@@ -150,7 +152,7 @@ def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
 
 
 def _configs(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | None], dict[str, Any]]:
-    """By task and level: a line's own has lost what JSON does not know."""
+    """The configs by task and level. The config in a line of a dump has lost the types that JSON lacks."""
     tasks = [Task(name, "") for name in {name for name, level in wanted if level is not None}]
     ladders = build_ladders(tasks)
     return {
@@ -160,7 +162,7 @@ def _configs(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | None]
 
 
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The whole report. A signal ends all processes, then this with CancelledError."""
+    """The whole report. After a signal, it ends all processes and raises CancelledError."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
     settings = ["--env.complexity_mode", chosen.difficulty, *chosen.settings]
@@ -190,28 +192,28 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=GROUPS, help=f"groups of each run (default: {GROUPS})")
-    parser.add_argument("--difficulty", default="none", help="what complexity_mode is set to (default: none)")
+    parser.add_argument("--difficulty", default="none", help="value of complexity_mode (default: none)")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds that each request takes (default: 0)")
-    parser.add_argument("--turns", type=int, default=1, help="runs of each (default: 1)")
+    parser.add_argument("--turns", type=int, default=1, help="runs of each environment (default: 1)")
     parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
     parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
     parser.add_argument("settings", nargs="*", help="more flags for serve, after --")
     chosen = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Some items depend on it, and the workers that made them have this one.
+        # Some items depend on the hash seed, and the workers that made the items have this hash seed.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     if chosen.original:
         ORIGINAL_CHECKOUT.append(chosen.original.resolve())
     kept = chosen.folder and chosen.folder.resolve()
     with tempfile.TemporaryDirectory(prefix="limit-") as temporary:
-        # The programs in some questions write files when they are run.
+        # The programs in some questions write files.
         os.chdir(temporary)
         try:
-            # Some generators print; standard output is for the report.
+            # Some generators print, but standard output is for the report.
             with library.stdout_to_stderr():
                 report = asyncio.run(run(chosen, kept or Path(temporary)))
         except asyncio.CancelledError:
-            sys.exit("Stopped; nothing is left running.")
+            sys.exit("Stopped. All processes have ended.")
     print(json.dumps(report, indent=1))
 
 

@@ -1,21 +1,21 @@
-"""What a sampled token costs one `serve`: python benchmarks/long_completions.py [--original FOLDER] > long.json
+"""Measure the cost of a sampled token in `serve`: python benchmarks/long_completions.py [--original FOLDER] > long.json
 
-The run is real: atroposlib's run-api, a trainer that takes every batch at once, one `serve` with its workers, groups of
-eight completions, and an inference server that gives the same answer immediately. One task with short questions, so
-that the tokens of the completions are nearly all that is handled. Each length of completions is a run of its own.
+The run is real: atroposlib's run-api, a trainer that takes every batch immediately, `serve` with its workers, groups of
+eight completions, and an inference server that returns the same answer without delay. The run has a single task with
+short questions, so nearly all of its tokens are in completions. Each length of completions has a separate run.
 
     ms_per_group        processor time of the main process of `serve` for a group
     s_per_million       the same for a million sampled tokens
-    tokens_per_s        sampled tokens that one main process can handle: a million, over s_per_million
-    longest_steps_ms    the longest steps of the event loop, in processor time; nothing else gets its turn meanwhile
+    tokens_per_s        sampled tokens per second that a main process can handle: a million / s_per_million
+    longest_steps_ms    the longest steps of the event loop, in processor time. Each step blocks all other work
     memory_mb           the largest resident memory of the main process
-    bare_s_per_million  the limit: to read the bytes of the reply, to decode the tokens, and to write the bytes of the
-                        group, in a plain loop with the same libraries
+    bare_s_per_million  the limit: a plain loop with the same libraries reads the bytes of the reply, decodes the
+                        tokens, and writes the bytes of the group
     load                the machine's load average before the start
 
-With --original, a checkout of the environment that this one reimplements, its `serve` runs in the same harness, with
-Atropos' server. It serves all tasks and has no workers, so that its main process also makes and grades every item.
-Compare how its numbers grow with the tokens. Linux only: it reads /proc.
+--original names a checkout of the environment that this project reimplements. Its `serve` runs in the same harness,
+with Atropos' server. It serves all tasks and has no workers, so its main process also makes and grades every item.
+Compare how its numbers grow with the tokens. Linux only, because this script reads /proc.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from reasoning_gym_environment.inference.server_types import Choices, Lists
 
 TOKENS = (256, 1024, 4096, 32768)
 SAMPLED = 4_000_000
-"""Sampled tokens of a run, at least."""
+"""A run has at least this many sampled tokens."""
 SAMPLED_BY_ORIGINAL = 400_000
-"""The same for the original, which takes minutes for a million tokens."""
+"""The same for the original, which needs minutes for a million tokens."""
 MOST_GROUPS = 400
-"""Groups of a run, at most."""
+"""A run has at most this many groups."""
 LEAST_GROUPS = 12
 WARM = 0.25
-"""The share of the groups that counts as start."""
+"""The share of the groups that counts as start-up."""
 TASK = "leg_counting"
 POLL_S = 0.05
 STEPS = 5
@@ -64,7 +64,7 @@ PROMPT_ROOM = 2048
 
 @dataclass(frozen=True)
 class Look:
-    """How far the run was at a moment of the monotonic clock."""
+    """The progress of the run at a moment of the monotonic clock."""
 
     moment: float
     groups: float
@@ -106,7 +106,7 @@ class LongRun(Phase):
         return [*super()._serve_arguments(*addresses), *flags, *self._plan.settings]
 
     async def _watch(self) -> None:
-        """Until the trainer has the groups of the plan."""
+        """Record the progress until the trainer has the groups of the plan."""
         [serving] = self._serving
         while not self._looks or self._looks[-1].groups < self._plan.groups:
             await asyncio.sleep(POLL_S)
@@ -162,13 +162,13 @@ class OriginalLongRun(LongRun):
 
 
 def _own_cpu_s(pid: int) -> float:
-    """Processor seconds of a process without those of its children."""
+    """Processor seconds of a process, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def bare_s_per_million(folder: Path, dialect: str, tokens: int) -> float:
-    """The limit: one group read, decoded and written, in the processor time of a plain loop."""
+    """The limit: the processor time of a plain loop that reads, decodes and writes a group."""
     tokenizer = AutoTokenizer.from_pretrained(save_word_tokenizer(folder))
     prompt_ids = tokenizer.encode("How many legs do they have?")
     completions = [completion_ids(tokenizer, number, tokens) for number in range(GROUP_SIZE)]
@@ -177,7 +177,7 @@ def bare_s_per_million(folder: Path, dialect: str, tokens: int) -> float:
     reply = json.dumps(make_reply(tokenizer, completions, prompt_ids)).encode()
     logprobs = [[-0.5 / (place + 1) for place in range(len(ids))] for ids in completions]
     repetitions = max(1, 500_000 // (GROUP_SIZE * tokens))
-    # The collector would go through the mappings of each token while they are made.
+    # Otherwise the garbage collector would go through the mappings of each token while the parser builds them.
     gc.disable()
     began = time.process_time()
     for _ in range(repetitions):
@@ -195,7 +195,7 @@ def groups_of(who: str, tokens: int) -> int:
 
 
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The whole report. A signal ends all processes, then this with CancelledError."""
+    """The whole report. After a signal, it ends all processes and raises CancelledError."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
     report: dict[str, Any] = {"cores": os.cpu_count(), "completions_of_a_group": GROUP_SIZE, "runs": []}
@@ -235,7 +235,7 @@ def main() -> None:
         try:
             report = asyncio.run(run(chosen, folder))
         except asyncio.CancelledError:
-            sys.exit("Stopped; nothing is left running.")
+            sys.exit("Stopped. All processes have ended.")
     print(json.dumps(report, indent=1))
 
 

@@ -55,7 +55,7 @@ TESTS = {
     "scoring/": ("tests/scoring",),
     "verification/": ("tests/verification",),
 }
-"""The tests of a file or a folder of the package. Files without tests of their own have all fast tests."""
+"""The tests of a file or a folder of the package. For all other files, all fast tests run."""
 
 COPIED = (PACKAGE, "benchmarks", "data_dumps", "docs", "examples", "requirements", "testing", "tests")
 """The folders of the repository that tests use. Its files are copied, too."""
@@ -152,7 +152,7 @@ def mutations_of(file: str, source: str) -> list[Mutation]:
 
 
 def tests_of(file: str, root: Path) -> tuple[str, ...]:
-    """The existing tests of a file: those of the longest part of its path in TESTS, and otherwise all."""
+    """The existing tests of a file: the tests for the longest part of its path in TESTS, or all tests without one."""
     known = [part for part in TESTS if file.startswith(part)]
     chosen = TESTS[max(known, key=len)] if known else ()
     return tuple(path for path in chosen if (root / path).exists()) or ("tests",)

@@ -1,15 +1,15 @@
 """How far a problem travels through the package: python benchmarks/path_of_a_problem.py [--mode random] > path.json
 
-One problem is followed from the call of `get_next_item` until its group is posted to run-api, and one evaluation
-question through `rollout_and_score_eval`, in the real environment with real workers, a mock vLLM server and a stand-in
-for run-api. One of each goes before it unseen, so that what happens only once is not counted. Worker processes are not
-followed, nor the two servers.
+The script follows one problem from the call of `get_next_item` until its group is posted to run-api, and one evaluation
+question through `rollout_and_score_eval`. It uses the real environment with real workers, a mock vLLM server and a
+stand-in for run-api. Before that, it runs a problem and a question without counting, so that steps that happen only
+once do not count. It does not follow the worker processes and the two servers.
 
     files, functions   of the package that run in this process
-    hops               calls from one file of the package to another; what lies between two of them, such as functools,
-                       is passed over, and going on after an `await` is no new call
+    hops               calls from one file of the package to another. Code between two files, such as functools, does
+                       not count, and neither does the continuation after an `await`
     prompt_rendered    how often the chat template was applied
-    problem_rebuilt    functions that return the problem once its item is drawn
+    problem_rebuilt    functions that return the problem after its item was drawn
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunApi(BaseHTTPRequestHandler):
 
 
 class Trace:
-    """What ran of the package while it was `on`; set for a thread before it is."""
+    """Records the calls in the package while it is `on`. Set it as the profile function of a thread first."""
 
     def __init__(self) -> None:
         self.on = False
@@ -86,7 +86,8 @@ class Trace:
         self.hops: Counter[tuple[str, str]] = Counter()
         self.returned: Counter[type] = Counter()
         self.rendered = 0
-        # The frames themselves: a coroutine is called anew after every await, and the id of a dead frame is given away.
+        # This keeps the frames and not their ids, because Python reuses the id of a dead frame. A coroutine's frame is
+        # called again after every await.
         self._seen: dict[int, FrameType] = {}
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:
@@ -101,7 +102,7 @@ class Trace:
     def _note(self, frame: FrameType) -> None:
         code = frame.f_code
         self.files.add(code.co_filename)
-        # Whether a comprehension is a function of its own hangs on the version of Python.
+        # In some versions of Python, a comprehension is a function.
         if not code.co_name.endswith(("comp>", "genexpr>")):
             self.functions.add((code.co_filename, code.co_name, code.co_firstlineno))
         caller = frame.f_back
@@ -133,8 +134,10 @@ class Trace:
         found = {"files": len(self.files), "functions": len(self.functions), "hops": sum(self.hops.values())}
         if verbose:
             found["files_in_full"] = sorted(file.removeprefix(PACKAGE) for file in self.files)
-            names = {" -> ".join(one.removeprefix(PACKAGE) for one in hop): n for hop, n in self.hops.most_common()}
-            found["hops_in_full"] = names
+            found["hops_in_full"] = {}
+            for hop, count in self.hops.most_common():
+                name = " -> ".join(function.removeprefix(PACKAGE) for function in hop)
+                found["hops_in_full"][name] = count
         return {**found, "prompt_rendered": self.rendered}
 
 
@@ -218,7 +221,7 @@ def main() -> None:
     api = ThreadingHTTPServer(("127.0.0.1", 0), RunApi)
     threading.Thread(target=api.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as name, ThreadedMockServer(student, build_byte_tokenizer()) as server:
-        # From here on, so that the servers are left out.
+        # This follows only threads that start from here on, and so not the servers.
         threading.setprofile(trace)
         # Atropos prints; standard output is for the result.
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,9 +1,9 @@
-"""What the scoring sandbox costs and holds: python benchmarks/scoring.py [--quick] > scoring.json
+"""Measure the cost and the safety of the scoring sandbox: python benchmarks/scoring.py [--quick] > scoring.json
 
-Groups per second, latency, processor time and memory for groups of 12 honest answers over all tasks; what an answer
-costs in this process, in a group of 8 and with one answer a call; whether the scores are those of grading in this
-process; and what hostile answers beside honest ones achieved. In-process grading runs reasoning-gym's own verifiers, so
-it gets honest text only.
+Measures groups per second, latency, processor time and memory for groups of 12 honest answers over all tasks. Also
+measures the cost of an answer in this process, in a group of 8, and in a call with a single answer. Checks that the
+sandbox gives the same scores as grading in this process, and reports the effects of hostile answers among honest
+answers. Grading in this process runs reasoning-gym's own verifiers, so it gets honest text only.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
 async def measure_shared(groups: Sequence[Group], rounds: int = 3) -> list[dict[str, float]]:
     """Processor milliseconds per answer, of this process and one worker, in turn.
 
-    Without a fork; in groups of 8; one answer a call by callers that ask for one answer after the other; and the same
-    in random order, where few answers to a problem wait at the same time.
+    There are four measurements: without a fork; in groups of 8; calls with one answer each, in order; and such calls in
+    random order, so that few answers to the same problem wait at the same time.
     """
     groups = [(task, entry, answers[:SHARED_SIZE]) for task, entry, answers in groups if task not in SLOW_TASKS]
     singles = [(task, entry, [answer]) for task, entry, answers in groups for answer in answers]

@@ -4,9 +4,9 @@ A schedule has one to four environments, and faults in any order: restarts of ru
 answers 404, 502 or 503, lost answers, environments that are killed or terminated, disks that are full or hang, and
 workers that make most items too late. It runs in simulated time (testing/cluster.py), with the run-api of atroposlib.
 
-Everything is repaired after the last fault. Then no living environment may be signed off, the shares must be those of
-the living environments, no level may be closed, and each item must be in exactly one place. If a schedule fails,
-hypothesis looks for the smallest schedule that fails, for some minutes.
+After the last fault, all components recover. Then every living environment must be registered, only living environments
+may have a share, no level may be closed, and each item must be in exactly one place. If a schedule fails, hypothesis
+searches for the smallest failing schedule for some minutes.
 
     schedules       how many schedules have passed
     figures         faults by kind, processes, accepted groups, and `phantoms`: registrations that keep a share although
@@ -40,7 +40,7 @@ from testing.cluster import Schedule, run_cluster, schedules
 
 
 class Part:
-    """The schedules that one process of this script simulates."""
+    """The schedules of one process of this script."""
 
     def __init__(self, number: int, seeds: int, queue: Any) -> None:
         self._number = number
@@ -62,7 +62,7 @@ class Part:
         try:
             seed(self._number)(chosen(given(schedules)(self._simulate)))()
         except Exception as error:  # noqa: BLE001
-            # The last schedule that hypothesis has run is the smallest one that fails.
+            # The last schedule that hypothesis has run is the smallest failing schedule.
             failure = {"schedule": repr(self._failed), "error": f"{type(error).__name__}: {error}"}
         self._queue.put(failure)
 

@@ -128,7 +128,7 @@ def note(log: Path, seen: dict[str, float], seconds: float) -> None:
 
 
 def phases(seen: dict[str, float], seconds: float) -> dict[str, float]:
-    """Seconds that passed before each line, since the one before it."""
+    """The seconds between each line and the previous line."""
     found: dict[str, float] = {}
     before = 0.0
     for name, end in [*sorted(seen.items(), key=itemgetter(1)), ("first group", seconds)]:

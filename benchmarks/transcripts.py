@@ -1,8 +1,8 @@
 """How real answers are graded: python benchmarks/transcripts.py FOLDER --to FILE [--before FILE] [--tasks NAME ...]
 
 FOLDER holds evaluation results as open-thought/reasoning-gym-eval has them (zero-shot/easy/MODEL/CATEGORY/TASK.json): a
-config, and for each item the question and what a model answered. Each item is made again from the config; where its
-question is the same, every different answer is graded in the sandbox, once.
+config, and for each item the question and the answer of a model. This script makes each item again from the config. If
+its question is the same, the script grades every different answer once, in the sandbox.
 
 FILE gets a line of JSON for each: task, config, item, answer, which models gave it and how often, what reasoning-gym's
 verifier pays, what we pay, why they differ. Printed are sums by task, and with --before, a FILE of another version,
@@ -51,9 +51,7 @@ def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]
 
 
 def answered(same: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], Answers]]:
-    """Each item made again, with the answers to it. Items that cannot be made, or whose question differs, are left
-    out.
-    """
+    """Each item, made again, with its answers. Skips items that cannot be made, or whose question differs."""
     task, config = same[0]["name"], same[0]["config"]
     with contextlib.redirect_stdout(io.StringIO()):
         dataset = library.create_dataset(task, **config)
@@ -102,7 +100,7 @@ async def grade_all(grader: SandboxGrader, same: list[dict[str, Any]]) -> list[L
 
 
 def summary(lines: list[Line]) -> dict[str, dict[str, int]]:
-    """Answers by task, as often as they were given: how many reasoning-gym and we pay in full, and where we differ."""
+    """Counts of answers by task: how many have a full score from reasoning-gym and from us, and where we differ."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         ours, native = line["value"] >= 1.0, line["native"] >= 1.0

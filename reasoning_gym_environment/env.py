@@ -99,7 +99,7 @@ class ReasoningGymEnv(BaseEnv):
         self.logger = logging.getLogger(__name__).getChild(type(self).__name__)
         warn_of_unused_overrides(type(self), ReasoningGymEnv)
         servers = preflight.prepare_servers(server_configs, config.tokenizer_name)
-        # Atropos would open the file of groups at once, under another name if it exists, and empty what it opens.
+        # Atropos would open the file of groups here, under another name if it exists, and empty the file that it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
         with preflight.tokenizers_loaded_once(config, servers):
             super().__init__(without_file, servers, slurm=slurm, testing=testing)
@@ -293,7 +293,7 @@ class ReasoningGymEnv(BaseEnv):
             self.curr_step += 1
         self.max_token_len = self.state.max_token_len
         self.wandb_prepend = self.state.metrics_prefix
-        # wandb's service is a process of its own, which can end; then every call fails, in undocumented ways.
+        # wandb's service is a separate process, which can end. Then every call fails, in undocumented ways.
         try:
             await super().wandb_log(metrics)
         except Exception as error:  # noqa: BLE001
@@ -304,7 +304,8 @@ class ReasoningGymEnv(BaseEnv):
     async def setup_wandb(self) -> None:
         """Let Atropos begin the wandb run, in the project of the trainer, which must have registered.
 
-        While wandb is unavailable, its run is kept on disk: a restart in the middle of a run must not wait for it.
+        While wandb is unavailable, it keeps its run on disk, because a restart in the middle of a run must not wait for
+        wandb.
         """
         try:
             await super().setup_wandb()

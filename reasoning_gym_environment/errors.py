@@ -42,7 +42,7 @@ class GenerationCrashedError(GenerationError):
 
 
 class InferenceError(Exception):
-    """The inference server did not return the requested completions. `status` is that of its answer; 0 without one."""
+    """The inference server did not return the requested completions. `status` is its HTTP status, or 0 without one."""
 
     status = 0
 

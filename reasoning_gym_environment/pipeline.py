@@ -50,7 +50,7 @@ ScoreMethod: TypeAlias = Callable[[list[dict[str, Any]]], Awaitable[ScoredDataGr
 """`ReasoningGymEnv.score`: from the rollout dicts of one item to a scored group, or None."""
 
 FAULT = "error_in_the_environment"
-"""The failure that costs a group, and that nobody has foreseen."""
+"""The name of an unexpected failure, after which the group is lost."""
 
 GIVEN_UP = "item_given_up"
 """The failure of an item whose requests may be the cause of the outages."""
@@ -145,7 +145,7 @@ class GroupPipeline:
         prompt = run.prompts.render(group.messages)
         max_tokens = run.prompts.room_for_training(len(prompt.tokens))
         if max_tokens is None:
-            # The caller brought this item, or the trainer has lowered its limit since the item was drawn.
+            # The caller made this item, or the trainer has lowered its limit since the stream drew the item.
             if group.problem.is_of_stream:
                 run.stream.skip(
                     TOO_LONG,
@@ -173,7 +173,7 @@ class GroupPipeline:
 
         An outage of all servers counts as one failure of the item, and only if the attempt `began` before it: an
         attempt during an outage cannot have caused it. After three outages, or ten failures of any kind, the item is
-        given up (sampling/pending_items.py). An item that a working server refuses is dropped at once.
+        dropped (sampling/pending_items.py). An item that a working server refuses is dropped immediately.
         `process` drops every such item, and makes the group of a later item instead.
         """
         run = self.run

@@ -9,7 +9,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     import importlib
 
-    # The package is this module's parent when imported, under whatever name the folder was given.
+    # After an import, the package is the parent of this module, under any folder name.
     if not __package__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(__package__), name)

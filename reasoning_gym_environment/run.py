@@ -4,9 +4,10 @@
                                              ├────> atropos/serve.py, process.py, evaluate.py: the three commands
                                              └────> env.py: what Atropos calls and reads
 
-`Run.start` starts the workers and makes the Run, which is then complete. Its mode, which command it belongs to,
-decides what differs between the commands; nothing is assigned to a Run from outside later. Its components hold what
-changes: the trainer's progress in `state`, the items in `item_source`, the counters in `telemetry` and `failures`.
+`Run.start` starts the workers and makes the Run, which is then complete: no other code assigns its attributes later.
+The mode says which command the run belongs to, and decides what differs between the commands. The changing state is in
+the components: the trainer's progress in `state`, the items in `item_source`, the counters in `telemetry` and
+`failures`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .utils.shutdown import shutdown_step
 logger = logging.getLogger(__name__)
 
 OFFLINE_PATIENCE_S = 300.0
-"""`process` and `evaluate` end when all inference servers have been unavailable for this long.
+"""`process` and `evaluate` end after all inference servers have been unavailable for this long.
 
 The results so far stay on disk.
 """
@@ -51,10 +52,10 @@ class Mode(Enum):
     """Which command a run belongs to."""
 
     SERVE = "serve"
-    """Groups go to a trainer, which follows its own steps and must not wait."""
+    """Groups go to a trainer, which takes its own steps and must not wait."""
 
     PROCESS = "process"
-    """Groups go to a file. Groups with equal rewards are data as well."""
+    """Groups go to a file. Groups with equal rewards are data too."""
 
     EVALUATE = "evaluate"
     """The model answers only the held-out questions."""
@@ -64,7 +65,7 @@ class Mode(Enum):
 
     @property
     def has_trainer(self) -> bool:
-        """Whether groups are sampled for a trainer, whose steps say how old a completion is."""
+        """Whether the groups are for a trainer. Its steps measure the age of a completion."""
         return self in (Mode.SERVE, Mode.LIBRARY)
 
     @property
@@ -74,12 +75,12 @@ class Mode(Enum):
 
     @property
     def allows_overtaking(self) -> bool:
-        """Whether an item that is ready is handed out before an earlier item that is still being made."""
+        """Whether the stream hands out a ready item before an earlier item that is not ready yet."""
         return self is Mode.SERVE
 
     @property
     def patience_s(self) -> float | None:
-        """How long all inference servers may be unavailable before a request fails; None: without limit."""
+        """How long all inference servers may be unavailable before a request fails; None for no limit."""
         return OFFLINE_PATIENCE_S if self in (Mode.PROCESS, Mode.EVALUATE) else None
 
 
@@ -100,9 +101,10 @@ class Run:
         run_id: str,
         group_file: GroupSink | None = None,
     ) -> None:
-        """`runtime` has its workers running; `item_source` draws training items from them. `own` belongs to a subclass.
+        """The workers of `runtime` must be running; `item_source` gets its training items from them.
 
-        `group_file` takes the groups, by default for the file of `data_path_to_save_groups`.
+        `own` is the state of a subclass. `group_file` receives the groups; by default, it writes them to
+        `data_path_to_save_groups`.
         """
         self.config = config
         self.mode = mode
@@ -122,7 +124,7 @@ class Run:
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
         self._questions: EvalSet | None = None
         self.test_items: list[TestItem] = []
-        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
+        """`(rg_item, dataset)` of each held-out question; empty until the workers have made the questions."""
 
     @classmethod
     async def start(
@@ -141,8 +143,8 @@ class Run:
         logger.info("Starting workers and loading reasoning-gym.")
         settings = config
         if mode is Mode.EVALUATE:
-            # Training items are not drawn, so the levels of training are not needed. Nothing else uses the processor
-            # while the questions are made.
+            # An evaluation draws no training items, so it needs no levels. While the workers make the questions, the
+            # rest of the program is idle, so the workers can use more of the cores.
             workers = config.num_generation_workers or workers_for_cores(1, at_most=8)
             settings = config.model_copy(update={"complexity_mode": None, "num_generation_workers": workers})
         runtime = Runtime(settings)
@@ -199,24 +201,24 @@ class Run:
         )
 
     def sampling_step(self) -> int | None:
-        """The trainer's step at which a request goes out now; None without a trainer."""
+        """The trainer's current step, for a request that goes out now; None without a trainer."""
         return self.state.step if self.mode.has_trainer else None
 
     @property
     def task_names(self) -> list[str]:
-        """The tasks that are served. An evaluation also asks tasks that training excludes."""
+        """The names of the served tasks. An evaluation also has the tasks that training excludes."""
         if self.mode is Mode.EVALUATE:
             return self.runtime.catalog.names
         return self.stream.maker.catalog.names
 
     @property
     def run_id(self) -> str:
-        """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
+        """The name of this run in dumps and logs. A resumed run keeps its name."""
         return self.telemetry.dumps.run_id
 
     @property
     def evals_folder(self) -> Path | None:
-        """Where evaluations during training are kept; None if they are not."""
+        """The folder for the results of evaluations during training; None if they are not saved."""
         if self.config.data_dir_to_save_evals is not None:
             return Path(self.config.data_dir_to_save_evals)
         return self.config.dumps_folder / f"evals_{self.run_id}" if self.config.keep_for_report else None
@@ -237,7 +239,7 @@ class Run:
         return self._questions
 
     def eval_set_of(self, problems: Sequence[Problem]) -> EvalSet:
-        """The description of the questions that an evaluation asks: ours, or the choice of a subclass."""
+        """The description of the questions of an evaluation: our questions, or the choice of a subclass."""
         ours = self._questions
         if ours is not None and problems == ours.problems:
             return ours
@@ -255,7 +257,7 @@ class Run:
     # --- metrics
 
     def drain_metrics(self) -> dict[str, Any]:
-        """Everything to log now: what was counted since the last call, and totals since the start."""
+        """Everything to log now: counts since the last call, and totals since the start."""
         return {
             **self.telemetry.drain(),
             **self.item_source.metrics(),
@@ -270,8 +272,8 @@ class Run:
     async def close(self) -> None:
         """Stop everything, in the order of a group's life: items, workers, delivery, files, state. Safe to call twice.
 
-        The caller has ended its groups. A group that still waits for a worker gets a PoolClosedError, and its item is
-        requeued. Every step runs, even if another step fails. A step that fails or hangs is logged.
+        The caller must have ended its groups. A group that still waits for a worker gets a PoolClosedError, and its
+        item is requeued. Every step runs, even if another step fails. A step that fails or hangs is logged.
         """
         await shutdown_step("stopping the item stream", self.stream.close())
         await shutdown_step("stopping the workers", self.runtime.close())

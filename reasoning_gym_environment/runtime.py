@@ -204,7 +204,7 @@ class Runtime:
         """The questions that training excludes.
 
         The rule for held-out questions does not cover the questions of the published results (`eval_complexity` easy
-        or hard), so they are made and excluded one by one.
+        or hard), so this method makes these questions and excludes them one by one.
         """
         excluded = ExcludedQuestions()
         if isinstance(settings.eval_complexity, str):

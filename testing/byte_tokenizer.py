@@ -63,8 +63,8 @@ def save_byte_tokenizer(directory: str | Path) -> Path:
 def _byte_symbols() -> list[str]:
     """The character that the ByteLevel pre-tokenizer writes for each byte, by byte value.
 
-    Printable Latin-1 bytes stand for themselves; the others, in ascending order, are written with
-    the characters from U+0100 on.
+    Printable Latin-1 bytes stand for themselves. All remaining bytes, in ascending order, become the characters from
+    U+0100 on.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     itself = {ord(symbol): symbol for symbol in alphabet if ord(symbol) < 256}

@@ -1,10 +1,10 @@
-"""Several environments at one run-api, in simulated time, under a schedule of faults; and what must hold then.
+"""Simulates several environments at one run-api under a schedule of faults, and checks them afterwards.
 
-    Schedule ──> Cluster: members, run-api, trainer, a disk for each member ──> faults, one after the other
-                     ──> everything is repaired ──> what must hold ──> all members end ──> what must hold
+    Schedule ──> Cluster: members, run-api, trainer, a disk for each member ──> faults, in order
+                     ──> all faults end ──> check_members ──> all members end ──> check_items
 
-A member is one environment of a training run. Its processes follow each other, and resume from its checkpoints. run-api
-is that of atroposlib (simulated_api.py), and the processes are those of simulation.py.
+A member is one environment of a training run. If its process ends, the next process resumes from its checkpoints. The
+run-api is atroposlib's (simulated_api.py), and simulation.py has the processes. All of this runs in virtual time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .simulated_api import SimulatedApi
 from .simulation import GROUP_SIZE, World
 
 TICK_S = 1.0
-"""Seconds between the requests for the status. Fewer of them make the simulation faster."""
+"""Seconds between the requests for the status. Fewer requests make the simulation faster."""
 
 REPAIRED_S = 60.0
-"""After the last fault the cluster gets this long until everything must be as at the start."""
+"""After the last fault, the cluster has this many seconds to recover completely."""
 
 PROGRESS_S = 30.0
-"""Then every member has started a group within this time."""
+"""After the recovery, the newest group of every member must be younger than this."""
 
 SHARE = 0.1
 """The share of each batch that every member reserves."""
@@ -46,7 +46,7 @@ SHARE = 0.1
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens `after_s` seconds after the fault before it."""
+    """A fault that begins `after_s` seconds after the previous fault."""
 
     after_s: float
 
@@ -69,7 +69,7 @@ class RestartApi(Fault):
 
 @dataclass(frozen=True)
 class LoseRequests(Fault):
-    """The next requests do not pass the gateway, if there is one, and the answers to others are lost."""
+    """The gateway, if there is one, refuses the next `refused` requests. The next `lost` answers are lost."""
 
     refused: int
     lost: int
@@ -81,7 +81,7 @@ class LoseRequests(Fault):
 
 @dataclass(frozen=True)
 class BlockApi(Fault):
-    """run-api encodes a batch, and answers nothing meanwhile."""
+    """run-api encodes a batch, and answers no request meanwhile."""
 
     seconds: float
 
@@ -121,7 +121,7 @@ class BreakDisk(Fault):
 
 @dataclass(frozen=True)
 class Overload(Fault):
-    """The workers of all members make a share of their items too late."""
+    """The workers of all members finish a share of their items too late."""
 
     share: float
     seconds: float
@@ -145,7 +145,7 @@ class FailInference(Fault):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a cluster is made, and what happens to it."""
+    """The settings of a cluster, and its faults."""
 
     members: int
     are_named: bool
@@ -202,21 +202,21 @@ schedules = st.builds(
 
 
 class Member:
-    """One environment of the training run: its present process, and those before it."""
+    """One environment of the training run: its current process, and its earlier processes."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self._cluster = cluster
         self._number = number
         self.worlds: list[World] = []
         self.saved: dict[World, int | None] = {}
-        """The number that the newest checkpoint had when a process ended, which is the one that its successor knows."""
+        """The number in the newest checkpoint at the end of each process. The next process knows this number."""
         self.serving: asyncio.Task[None] | None = None
         self.disk_is_full_until = 0.0
         self.disk_hangs_until = 0.0
 
     @property
     def world(self) -> World:
-        """The present process, or the last one."""
+        """The current process, or the last process if none is running."""
         return self.worlds[-1]
 
     @property
@@ -247,7 +247,7 @@ class Member:
         disk.hangs_until = self.disk_hangs_until
 
     def end(self, *, is_killed: bool, down_s: float) -> None:
-        """End the present process, if there is one, and start the next one after so many seconds."""
+        """End the current process, if there is one, and start the next process after `down_s` seconds."""
         ended = self.serving
         if ended is None:
             return
@@ -259,7 +259,7 @@ class Member:
         self._cluster.ending.append(asyncio.create_task(self._start_after(ended, 0.0 if is_killed else None, down_s)))
 
     async def _start_after(self, ended: asyncio.Task[None], wait_s: float | None, down_s: float) -> None:
-        """Start the next process. A process that was killed is not waited for: only this simulation still cleans up."""
+        """Start the next process. This does not wait for a killed process, which only cleans up for the simulation."""
         await asyncio.wait([ended], timeout=wait_s)
         if wait_s is None:
             self._end_world()
@@ -305,7 +305,7 @@ class Cluster:
         self.figures: Counter[str] = Counter()
 
     def _latency(self) -> float:
-        # After a restart of run-api, its environments register again in another order.
+        # The latency is random, so that the environments register again in another order after a restart of run-api.
         return self._random.uniform(0.0, 2.0 * self.schedule.latency_s)
 
     def later(self, seconds: float, call: Any, *arguments: Any) -> None:
@@ -332,10 +332,10 @@ class Cluster:
     def raise_error_of(self, serving: asyncio.Task[None]) -> None:
         if serving.done() and not serving.cancelled():
             serving.result()
-            raise AssertionError("a run has ended by itself")
+            raise AssertionError("a run has ended without a signal")
 
     async def run(self) -> None:
-        """Let everything of the schedule happen, and check what must hold."""
+        """Run the schedule, and check the members and the items at the end."""
         trainer = asyncio.create_task(self.api.take_batches())
         try:
             for member in self.members:
@@ -375,21 +375,21 @@ class Cluster:
             member.end(is_killed=False, down_s=0.0)
         await asyncio.gather(*self.ending)
 
-    # --- what must hold
+    # --- the checks
 
     def check_members(self) -> None:
-        """Every member has its own registration and serves, and the shares are those of the members."""
+        """Check that every member has its own registration and serves, and that only members have a share."""
         live = [member.world for member in self.members]
         for member in self.members:
             assert member.serving is not None
             self.raise_error_of(member.serving)
             state = member.world.run.state
             assert member.world.run.api.is_available
-            assert self.api.owners.get(state.env_id) is member.world, "its number is that of another environment"
+            assert self.api.owners.get(state.env_id) is member.world, "another environment has its number"
             assert self.api.environments[state.env_id]["connected"], "a live member was signed off"
             assert member.world.run.item_source.stream.limits.metrics()["train/closed_levels"] == 0.0
         for owner, sender in self.api.signed_off:
-            assert owner is sender or owner not in live, "a live member was signed off by another"
+            assert owner is sender or owner not in live, "another member signed off a live member"
         phantoms = self._phantoms()
         self.figures["phantoms"] += len(phantoms)
         for number in phantoms:
@@ -397,10 +397,10 @@ class Cluster:
         if not phantoms:
             self._check_shares()
             for world in live:
-                assert world.started[-1] >= now() - PROGRESS_S, "it starts no groups"
+                assert world.started[-1] >= now() - PROGRESS_S, "the member starts no groups"
 
     def _phantoms(self) -> list[int]:
-        """The registrations that have a share, and no live process."""
+        """The registrations that have a share, but no live process."""
         numbers = {member.world.run.state.env_id for member in self.members}
         with_share = [
             environment["registered_id"]
@@ -410,20 +410,20 @@ class Cluster:
         return [number for number in with_share if number not in numbers]
 
     def _check_explained(self, number: int) -> None:
-        """A registration that nobody can sign off.
+        """Check that there is a reason why nobody could sign off this registration.
 
-        No checkpoint had its number, or its successor was killed before it had looked at its mark, or an answer was
-        lost, which is counted.
+        Either no checkpoint had its number, or the next process was killed before it looked at the mark of its
+        predecessor, or an answer of run-api was lost, which a counter shows.
         """
         owner = self.api.owners[number]
         [member] = [member for member in self.members if owner in member.worlds]
-        # Members without names take the folders of each other.
+        # Members without names may use each other's folders.
         doubts = member.doubts if self.schedule.are_named else sum(other.doubts for other in self.members)
         is_unknown = owner in member.saved and member.saved[owner] != number
         assert is_unknown or doubts or self._has_lost(number), f"environment {number} has a share that nobody uses"
 
     def _has_lost(self, number: int) -> bool:
-        """Whether a process that knew this number of its predecessor has ended before it had looked at the mark."""
+        """Whether a process knew this number of its predecessor, but ended before it looked at the mark."""
         for member in self.members:
             for world in member.worlds[:-1]:
                 predecessor = world.run.checkpoints.predecessor
@@ -441,7 +441,7 @@ class Cluster:
             assert abs(status["unallocated_fraction"] - (1.0 - SHARE * len(self.members))) < 1e-9
 
     def check_items(self) -> None:
-        """Each item is in exactly one place, and what was delivered is what was counted."""
+        """Check that each item is in exactly one place, and that the counters match the delivered groups."""
         assert self.api.accepted_without_trainer == 0
         self.figures["groups"] += len(self.api.accepted)
         for member in self.members:
@@ -450,7 +450,7 @@ class Cluster:
 
 
 def run_cluster(schedule: Schedule, folder: Path) -> Cluster:
-    """A cluster to which everything of a schedule has happened. Raises AssertionError if something does not hold."""
+    """Run a schedule on a new cluster, and return the cluster. Raises AssertionError if a check fails."""
     from .virtual_time import run_virtually
 
     async def go() -> Cluster:

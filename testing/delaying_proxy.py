@@ -12,9 +12,9 @@ CHUNK_BYTES = 2**16
 class DelayingProxy:
     """`async with DelayingProxy(port) as proxy`; clients connect to `proxy.url`.
 
-    Requests pass at once. Each part of an answer arrives `delay_s` seconds late, and parts of one connection keep their
-    order. `delay_s` may change at any time; it applies to what the server sends from then on. `target_port` may be set
-    until the first client connects.
+    Requests pass without delay. Each part of an answer arrives `delay_s` seconds late, and the parts of a connection
+    keep their order. `delay_s` may change at any time, and applies to all later parts. `target_port` may be set until
+    the first client connects.
     """
 
     def __init__(self, target_port: int = 0, delay_s: float = 0.0) -> None:

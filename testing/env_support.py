@@ -47,7 +47,7 @@ asyncio.run(main())
 
 
 class Student:
-    """Replies by `plan`, one entry after the other, with the answers of the items it was shown."""
+    """Replies according to the entries of `plan`, in order, with the answers of the items that it has seen."""
 
     def __init__(self) -> None:
         self.follow(RIGHT, WRONG)

@@ -26,9 +26,9 @@ class FakeApi:
         self.groups: list[dict[str, Any]] = []
         self.signed_off: list[int] = []
         self.changed_status: dict[str, Any] = {}
-        """Values that replace or add to those of the status."""
+        """Values that are replaced in or added to the status."""
         self.refused: dict[str, int] = {}
-        """The code with which requests for a path are answered, by path."""
+        """The status code of the replies to requests for a path, by path."""
         self.address, self._port = "", 0
 
     async def start(self) -> None:

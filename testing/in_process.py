@@ -1,7 +1,7 @@
 """Stand-ins for the workers that do the same work in this process, for tests of other things.
 
-Starting worker processes takes seconds. Here nothing is held to a deadline. Some tasks lower the precision of decimal
-numbers for their whole process, so each call has a decimal context of its own.
+Starting worker processes takes seconds. The stand-ins have no deadlines. Some tasks lower the precision of decimal
+numbers for their whole process, so each call has a separate decimal context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reasoning_gym_environment.verification.questions import is_sound, mended
 
 
 class _InProcess:
-    """What either stand-in needs no worker for."""
+    """The common part of the stand-ins."""
 
     def __init__(self, *, strict: bool = False, **_: Any) -> None:
         self._strict = strict

@@ -80,7 +80,7 @@ class InferenceServer:
         return [web.get("/health", self.health), web.post("/generate", self.complete)]
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken."""
+        """Listen. Raises OSError if the port is in use."""
         if self._runner is not None:
             return
         app = web.Application(client_max_size=64 * 2**20)

@@ -1,11 +1,11 @@
-"""A mock inference server for tests and benchmarks: the demo's, with other dialects.
+"""A mock inference server for tests and benchmarks. It extends the server of the demo with more dialects.
 
     POST /generate                              Atropos' vLLM server
     POST /v1/completions                        a stock vLLM server
     POST /v1/chat/completions, GET /v1/models   OpenAI
     GET  /health
 
-Context length and model name are free.
+The server accepts any context length and model name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from testing.inference_server import (
 )
 
 Respond = Callable[[str], str | Awaitable[str]]
-"""Called once per completion asked for, with the prompt's whole text (chat markup included)."""
+"""Called once for each requested completion, with the whole text of the prompt, including chat markup."""
 
 Body = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ MAX_REQUESTS_KEPT = 10_000
 
 
 class ServedRequest(NamedTuple):
-    """A well-formed request for completions. `n` is what was asked for."""
+    """A well-formed request for completions. `n` is the number of requested completions."""
 
     server_type: str
     n: int
@@ -46,13 +46,13 @@ class ServedRequest(NamedTuple):
 
 
 class MockServer(InferenceServer):
-    """Speaks every dialect, and remembers what it was asked.
+    """Speaks every dialect, and records the requests.
 
-    `respond` runs on the server's loop: a slow one must be async. What shapes the distribution has no effect.
+    `respond` runs on the server's event loop, so a slow `respond` must be async. Sampling parameters have no effect.
     """
 
     def __init__(self, respond: Respond, tokenizer: Any, *, is_stock: bool = False, **options: Any) -> None:
-        """`is_stock`: like a stock `vllm serve`, it has no /generate. `spoil` may change what is sent."""
+        """With `is_stock`, the server has no /generate, like a stock `vllm serve`. `spoil` may change the replies."""
         super().__init__(tokenizer, **options)
         self._is_stock = is_stock
         self._respond = respond
@@ -83,13 +83,13 @@ class MockServer(InferenceServer):
 
 
 class ThreadedMockServer(MockServer):
-    """A MockServer on an event loop of its own, in a daemon thread, for callers that have no event loop.
+    """A MockServer that runs its own event loop in a daemon thread, for callers without an event loop.
 
-    `respond` runs in that thread.
+    `respond` runs in this thread.
     """
 
     def __enter__(self) -> ThreadedMockServer:
-        """Return when the server listens. Raises OSError when the port is taken."""
+        """Return when the server listens. Raises OSError if the port is in use."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mock-server", daemon=True)
         self._thread.start()
@@ -107,8 +107,8 @@ class ThreadedMockServer(MockServer):
 def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Generation:
     """Tokenise `text` as if a model had sampled it.
 
-    It ends with eos and "stop", or, where text and eos do not fit in `max_tokens`, is cut there with
-    "length". An eos inside the text ends the completion, as it would end a model's.
+    The completion ends with eos and "stop". If the text and eos do not fit in `max_tokens`, it is cut off and ends with
+    "length". An eos inside the text ends the completion, as with a real model.
     """
     eos = tokenizer.eos_token_id
     sampled: list[int] = [*tokenizer.encode(text, add_special_tokens=False), eos]
@@ -121,7 +121,7 @@ def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Genera
 
 
 def _logprob(position: int, token_id: int) -> float:
-    # A fixed hash, spread over (-4.1, 0) with most values near 0, as those of a confident model are.
+    # A fixed hash, spread over (-4.1, 0) with most values near 0, like the log probabilities of a confident model.
     fraction = ((token_id * 2654435761 + position * 40503) % 9973) / 9973
     return -round(0.001 + 4.0 * fraction**4, 6)
 
@@ -138,7 +138,7 @@ def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
 
 
 def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> Body:
-    """As vLLM answers; its `tokens` and `text_offset` beside the log probabilities are left out."""
+    """The reply of vLLM, without `tokens` and `text_offset` beside the log probabilities."""
     prompt = request.prompt.token_ids
     choices: list[Any] = [{"text": g.text, "token_ids": g.token_ids, "prompt_token_ids": prompt} for g in generations]
     if request.with_logprobs:
@@ -161,11 +161,11 @@ def _openai_reply(kind: str, choices: list[dict[str, Any]], generations: list[Ge
 
 
 Dialect = tuple[str, Callable[[Body, Any], GenerationRequest], Callable[[GenerationRequest, list[Generation]], Body]]
-"""atroposlib's name for the kind of server, how a request is read, and how it is answered."""
+"""atroposlib's name for the type of server, the function that reads a request, and the function that replies."""
 
 ATROPOS_VLLM: Dialect = ("vllm", parse_vllm, reply_vllm)
 DIALECTS: dict[str, Dialect] = {
     "/v1/completions": ("vllm", _parse_stock, _reply_stock),
     "/v1/chat/completions": ("openai", _parse_chat, _reply_chat),
 }
-"""By path; all others are Atropos' server."""
+"""The dialect of each path. All other paths belong to Atropos' server."""

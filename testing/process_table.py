@@ -36,7 +36,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when it is so; the event loop goes on."""
+    """Return when the condition is true. Other tasks of the event loop run meanwhile."""
     for _ in range(12_000):
         if condition():
             return

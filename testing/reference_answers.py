@@ -1,4 +1,4 @@
-"""A right answer to an item of every task that allows one, also where reasoning-gym has none."""
+"""A right answer to an item of every task for which this is possible, even if reasoning-gym has no answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def is_right(task: str, entry: Item, answer: str) -> bool:
 def reference_answer(task: str, entry: Item) -> str | None:
     """A right answer to `entry`: its own, or one made from its metadata, or None.
 
-    An integral that is only written down is none, also as the item's own, nor is an answer of the item that is wrong.
-    There is none for cubes of other sizes than 3, and where the premises of propositional_logic contradict each other,
-    or nothing short follows from them that one of them does not say.
+    An unsolved integral is not an answer, even if it is the key of the item, and neither is a wrong key. There is no
+    answer for cubes of sizes other than 3. In propositional_logic, there is none if the premises contradict each other,
+    or if no short formula follows from them, except a premise itself.
     """
     if task == "intermediate_integration" and "Integral" in entry["answer"]:
         return _antiderivative(entry)
@@ -38,7 +38,7 @@ def reference_answer(task: str, entry: Item) -> str | None:
 
 
 def _antiderivative(entry: Item) -> str:
-    """The item is made with functions that reasoning-gym has no rule for, and graded with those of sympy."""
+    """The antiderivative that sympy finds, for an item whose key is an unsolved integral."""
     import sympy
 
     variable = sympy.Symbol(entry["metadata"]["variable"])
@@ -56,7 +56,7 @@ def _conclusion(entry: Item) -> str | None:
 
 
 def _box_plan(entry: Item) -> str:
-    """One box after the other: along its column, along its row, onto its target."""
+    """Move the boxes in order: each along its column, then along its row, then onto its target."""
     squares = {_square(place): items for place, items in entry["metadata"]["initial_state"].items()}
     targets = [(square, item) for square, items in squares.items() for item in items if item.startswith("target_")]
     steps: list[dict[str, str]] = []

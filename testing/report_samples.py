@@ -18,7 +18,7 @@ from reasoning_gym_environment.evaluation.published import published_scores
 from reasoning_gym_environment.report.load import Evaluation, load
 
 MARK = "OWNED"
-"""What the attacks write where they can."""
+"""The text that an attack writes if it succeeds."""
 
 ATTACKS = [
     f"<script>document.title='{MARK}'</script>",
@@ -132,7 +132,7 @@ def write_run(folder: Path, *, groups: int = 600, tasks: int = 12, evaluations: 
     lines = []
     for index in range(groups):
         place = index % len(names)
-        # One task is stuck, one is solved, one falls; the others rise at their own pace.
+        # One task is stuck, one is solved and one falls. The remaining tasks rise, each at a different pace.
         pace = (0.0, 0.0, -0.2, *[0.1 + 0.7 * number / len(names) for number in range(len(names))])[place]
         chance = min(1.0, max(0.0, (0.0, 1.0, 0.6, *[0.2] * len(names))[place] + pace * index / groups))
         scores = [float(random.random() < chance) for _ in range(8)]
@@ -177,7 +177,7 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, scripts, the text outside of scripts and styles, and that of each id or tag."""
+    """Elements with their attributes, scripts, text outside of scripts and styles, and the text of each id or tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -24,7 +24,7 @@ MARK = "mark-"
 
 
 class SimulatedApi:
-    """run-api, with a trainer that takes every full batch at once."""
+    """run-api, with a trainer that takes every full batch immediately."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class SimulatedApi:
         self.is_up = True
         self.has_trainer = False
         self.gateway_code: int | None = None
-        """What a gateway answers while run-api is down. None: there is no gateway, and connections are refused."""
+        """The status that a gateway returns while run-api is down. None: without a gateway, connections are refused."""
         self.gateway_failures = 0
-        """The number of further requests that the gateway does not pass on, although run-api is up."""
+        """The number of next requests that the gateway does not pass on, although run-api is up."""
         self.accepted: list[tuple[int, ...]] = []
         """The prompt of every group that was accepted, in order."""
         self.accepted_from: Counter[Any] = Counter()

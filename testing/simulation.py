@@ -284,7 +284,7 @@ class World:
         self.run.checkpoints.leave()
 
     async def _watch(self) -> None:
-        """Note how long there is room without a start, while items are at once available."""
+        """Record how long there is room but no group starts, although items are available immediately."""
         waiting_since = now()
         for _ in itertools.count():
             await asyncio.sleep(self.watch_s)

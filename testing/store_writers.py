@@ -1,4 +1,4 @@
-"""Processes that add rewards to a store of levels at the same time, some of which are killed in the middle of it."""
+"""Processes that add rewards to a store of levels at the same time. Some of them are killed while they write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def task_of(row: int) -> str:
 def run(path: Path, *, rows: int, writers: int, kills: int) -> list[float]:
     """Complete the groups of all rows. Returns the longest wait of each writer that was not killed, in seconds.
 
-    Each killed writer is replaced by one that goes on with its rows.
+    A new writer replaces each killed writer, and continues with its rows.
     """
     store = new_store(path, rows)
     for row in range(rows):

@@ -78,7 +78,7 @@ def child_environment(**env: str) -> dict[str, str]:
 
 
 def run(arguments: list[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """A Python process that ends by itself."""
+    """Run a Python process to its end."""
     options: dict[str, Any] = {"cwd": cwd, "env": child_environment(**env), "timeout": PATIENCE_S}
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)
 

@@ -18,8 +18,8 @@ class VirtualLoop(looptime.LoopTimeEventLoop, asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Coroutine[Any, Any, T], *, limit_s: float = 24 * 3600.0) -> T:
-    """The result of `work` on a loop of its own. Raises TimeoutError after `limit_s` seconds of simulated time."""
-    # Nothing outside of the loop is waited for, so there is no need to look for it before each jump.
+    """The result of `work` on a new loop. Raises TimeoutError after `limit_s` seconds of simulated time."""
+    # The loop waits for no event outside of it, so it need not check for such events before each jump.
     loop = VirtualLoop(noop_cycles=0)
     try:
         return loop.run_until_complete(asyncio.wait_for(work, limit_s))

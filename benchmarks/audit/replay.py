@@ -1,15 +1,15 @@
 """Which holes of its verifiers does a release of reasoning-gym have? python benchmarks/audit/replay.py [TASK ...]
 
-It needs nothing but reasoning-gym, of any release. `soundness.jsonl` has an item (task, seed, config) and an answer a
-line, and what release 0.1.25 pays for it:
+It needs only reasoning-gym, in any release. Each line of `soundness.jsonl` has an item (task, seed, config), an answer,
+and the score of this answer in release 0.1.25:
 
-    unsound    a wrong answer that is paid, by a hole that one sentence names
-    generous   a wrong answer that earns a part, by the rule of the verifier
-    refuses    a right answer that is not paid in full, for the way it is written
+    unsound    a wrong answer with a full score, because of a hole. The line describes the hole in a sentence
+    generous   a wrong answer with a partial score, which the verifier gives on purpose
+    refuses    a right answer without a full score, because of its notation
 
-Each is tried again, as it is written and inside answer tags, as the environment for Atropos does; an answer on which
-the verifier raises is paid nothing. The table says for each task how many still stand; `--json` prints every line
-with what it is paid now. Exits with 1 if any stands.
+This script scores each answer again, both bare and inside answer tags, as the environment for Atropos does. If the
+verifier raises an error, the score is 0. The table has, for each task, the number of holes that remain; `--json` prints
+every line with its current score. Exits with 1 if a hole remains.
 """
 
 from __future__ import annotations

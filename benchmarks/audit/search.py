@@ -47,7 +47,7 @@ _NUMBER, _WORD = re.compile(r"-?\d+(?:\.\d+)?"), re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class View:
-    """What a program sees of an item; `others` are answers to other items of the same level."""
+    """The input of a program: the question of an item, and answers to other items of the same level."""
 
     question: str
     others: tuple[str, ...]
@@ -122,7 +122,7 @@ GLUES = ("", " ", ", ", ",", "\n", " or ", "/", " ∧ ", " = ", " + ", " × ")
 
 
 def run(program: Program, view: View) -> str:
-    """What the program answers to this item, at most MAX_CHARS; "" where it has nothing to say."""
+    """The program's answer to this item, with at most MAX_CHARS characters; "" if it has no answer."""
     head, first, *rest = program
     try:
         if head == "text":
@@ -182,12 +182,12 @@ async def search(
         except GenerationError:
             return None
 
-    made = [one for one in await asyncio.gather(*map(make, range(2 * ITEMS))) if one is not None]
-    made = [one for one in made if is_sound(task, one.entry)]
-    answers = [right_answer(task, one.entry) or "" for one in made]
+    made = [problem for problem in await asyncio.gather(*map(make, range(2 * ITEMS))) if problem is not None]
+    made = [problem for problem in made if is_sound(task, problem.entry)]
+    answers = [right_answer(task, problem.entry) or "" for problem in made]
     items = [
-        (one, View(one.question[-8000:], (*answers[:at], *answers[at + 1 :])[:MAX_OTHERS]))
-        for at, one in enumerate(made)
+        (problem, View(problem.question[-8000:], (*answers[:at], *answers[at + 1 :])[:MAX_OTHERS]))
+        for at, problem in enumerate(made)
     ]
     here, held_out, rng = items[::2], items[1::2], derive_random(seed, "programs", task, level)
     result = {"task": task, "level": level, "items": len(held_out), "tried": 0, "pay": 0.0, "in_full": 0.0}
@@ -233,12 +233,14 @@ async def main() -> int:
             places = {"easiest": ladder[0].config, "hardest": ladder[-1].config, "default": config_of(task, overrides)}
             for level in options.levels.split(","):
                 config = places[level] if level in places else ladder[int(level)].config
-                found.append(one := await search(tasks, task, level, config, options.seconds, options.seed))
-                shown = f"{one.get('program', '')[:70]}: {one.get('example', '')[:40]!r}" if one["pay"] else ""
-                print(f"{one['pay']:6.3f} {one['in_full']:6.3f}  {task}, {level}, {one['tried']} tried  {shown}")
+                result = await search(tasks, task, level, config, options.seconds, options.seed)
+                found.append(result)
+                pay = result["pay"]
+                shown = f"{result.get('program', '')[:70]}: {result.get('example', '')[:40]!r}" if pay else ""
+                print(f"{pay:6.3f} {result['in_full']:6.3f}  {task}, {level}, {result['tried']} tried  {shown}")
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(any(one["pay"] > FARMABLE for one in found))
+    return int(any(result["pay"] > FARMABLE for result in found))
 
 
 if __name__ == "__main__":

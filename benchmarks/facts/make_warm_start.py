@@ -1,16 +1,16 @@
 """Make the tiny model that the demo and `real_learning.py` start from: tokenizer and weights.
 
-    questions of TASKS ──> phrases that stand in many of them ──> tokenizer: bytes, tags, phrases
+    questions of TASKS ──> phrases that many questions contain ──> tokenizer: bytes, tags, phrases
     questions, answers (most of them wrong) ──> supervised training ──> weights
 
     python benchmarks/facts/make_warm_start.py            # levels 0 to 2, into examples/demo: a quarter of an hour
     python benchmarks/facts/make_warm_start.py --levels default --out somewhere
 
-A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
-letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, in a second
-stage four of five, most by a digit or a letter: the model learns the form in full, knows the tasks by half, seldom says
-so, and reinforcement learning has something to find. A second run gives another model like it: items of
-isomorphic_strings depend on Python's hash seed.
+A phrase that every question of a task contains is a single token, so a prompt is hardly longer than its varying part.
+Each letter and digit is a token too, so that the model can spell words. Half of the training answers are wrong, and in
+a second stage four of five, most of them by a digit or a letter. So the model learns the form of answers completely,
+but the tasks only partly, and reinforcement learning can improve it. Two runs give slightly different models, because
+items of isomorphic_strings depend on Python's hash seed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 SPELLED = frozenset({"spell_backward", "letter_counting"})
-"""Tasks whose words are what varies: only what stands in nearly every question is a phrase."""
+"""Tasks in which single words vary. Only text that nearly every question contains becomes a phrase."""
 
 
 # --- questions
@@ -99,7 +99,7 @@ def levels_of(task: str, levels: Sequence[int] | None) -> list[int | None]:
 
 
 def phrases(texts: Sequence[str], share: float, shortest: int = 3) -> set[str]:
-    """Runs of words and signs, as long as possible, that stand in at least this share of the texts."""
+    """The longest runs of words and signs that at least this share of the texts contains."""
     found: set[str] = set()
     needed = max(2, round(share * len(texts)))
     for text in texts[:60]:
@@ -147,7 +147,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def near_miss(answer: str, others: Sequence[str], rng: random.Random) -> str:
-    """A wrong answer that looks like this one; one of `others` if it can hardly be changed."""
+    """A wrong answer that looks like `answer`, or one of `others`, for example if `answer` is hard to change."""
     places = [at for at, sign in enumerate(answer) if sign.isalnum()]
     if rng.random() < 0.3 or not places or answer.istitle() or any(answer in known for known in CLOSED):
         return rng.choice(others)
@@ -206,12 +206,13 @@ def train(
             for number, batch in enumerate(batches(made, 64, rng)):
                 done = (epoch + number * 64 / len(made)) / epochs
                 adam.rate = rate * min(1.0, done * 50 + 0.02) * (1.0 - 0.9 * done)
-                sequences, starts = [one[0] for one in batch], [one[1] for one in batch]
+                sequences = [sequence for sequence, _ in batch]
+                starts = [start for _, start in batch]
                 count = sum(len(q) - s for q, s in batch)
 
                 def slopes(logprobs: list[Any], count: int = count, losses: list[float] = losses) -> list[Any]:
                     losses.append(-float(np.concatenate(logprobs).mean()))
-                    return [np.full_like(one, -1.0 / count) for one in logprobs]
+                    return [np.full_like(values, -1.0 / count) for values in logprobs]
 
                 adam.step(model.flat, model.gradient(sequences, starts, slopes))
             print(
@@ -256,7 +257,7 @@ def save_model(model: Transformer, folder: Path, *, end: int, pad: int) -> None:
     for name, values in (("config.json", config), ("generation_config.json", tokens)):
         Path(folder, name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     stored = stored_views(model.weights, shape)
-    arrays = {name: np.ascontiguousarray(one if name == EMBEDDING else one.T) for name, one in stored.items()}
+    arrays = {name: np.ascontiguousarray(matrix if name == EMBEDDING else matrix.T) for name, matrix in stored.items()}
     layers = [f"model.layers.{n}.{at}" for n in range(shape.layers) for at in ("input", "post_attention")]
     norms = [*(f"{layer}_layernorm.weight" for layer in layers), "model.norm.weight"]
     gains = {name: np.ones(shape.width, np.float32) for name in norms}

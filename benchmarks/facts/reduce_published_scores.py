@@ -52,7 +52,7 @@ def features(config: Mapping[str, Any]) -> dict[str, float]:
         if number is None or (name.startswith("max_") and f"min_{name[4:]}" in config):
             continue
         if name.startswith("min_") and (upper := number_of(config.get(f"max_{name[4:]}"))) is not None:
-            # The lower end of a symmetric range around zero says nothing of its own.
+            # In a symmetric range around zero, the lower end has no further information.
             found[name[4:]] = upper if number < 0 < upper else (number + upper) / 2
         else:
             found[name] = number
@@ -91,7 +91,7 @@ def place(config: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]) -> flo
 
 
 def counts(run: Mapping[str, Any], completions: int) -> list[int]:
-    """Items with 0, 1, ... correct completions; items with another number of completions are left out."""
+    """The number of items with 0, 1, ... correct completions. Ignores items with another number of completions."""
     return [run["correct_per_item"].get(f"{correct}/{completions}", 0) for correct in range(completions + 1)]
 
 

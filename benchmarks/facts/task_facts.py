@@ -1,8 +1,8 @@
-"""What each task's items are like, by level: python benchmarks/facts/task_facts.py [--quick] [-o FILE] [TASK ...]
+"""Measure the items of each task by level: python benchmarks/facts/task_facts.py [--quick] [-o FILE] [TASK ...]
 
-Draws items at the default config and at every level of the ladder, and counts distinct questions, their length, and the
-processor time they take. Written as reasoning_gym_environment/data/task_facts.json, this is what the command `tasks`
-and the set-up report of a run show; run it again for another release of reasoning-gym.
+Draws items at the default config and at every level of the ladder, and measures the number of distinct questions, their
+length, and the processor time for an item. The command `tasks` and the set-up report of a run show these numbers from
+reasoning_gym_environment/data/task_facts.json. Run this script again for another release of reasoning-gym.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_FAILURES = 5
 
 
 async def measure(generator: ProcessGenerator, task: str, config: Mapping[str, Any], draws: int) -> dict[str, Any]:
-    """Facts about `draws` items of one config; `failed` counts those that could not be made in time."""
+    """Facts about `draws` items of one config. `failed` counts the items that took too long."""
     questions, seconds, failed = [], [], 0
     for index in range(draws):
         before = time.perf_counter()

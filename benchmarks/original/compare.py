@@ -1,13 +1,13 @@
-"""Run the original environment and this one side by side: python benchmarks/original/compare.py ATROPOS [--groups N]
+"""Compare this environment with the original environment: python benchmarks/original/compare.py ATROPOS [--groups N]
 
 ATROPOS is a checkout of https://github.com/NousResearch/atropos. Both environments get the same groups: items of all
 tasks, half of them with reasoning-gym's default configs, half at a random level, with completions of many kinds. Each
-environment runs in a process of its own, because their modules have the same name, and because the original changes
+environment runs in a separate process, because their modules have the same name, and because the original changes
 global state.
 
-    stdout    JSON: how often each listed difference was seen, and everything unlisted in full
-    stderr    the same as a summary
-    exit 1    something was unlike that benchmarks/original/differences.py does not list, or that has no row in
+    stdout    JSON: how often each listed difference was seen, and every unlisted difference in full
+    stderr    a summary of this
+    exit 1    there was a difference that benchmarks/original/differences.py does not list, or that has no row in
               docs/differences_from_the_original.md
 
 Our side runs twice, with `verification: strict` and `native`, and otherwise with the defaults of the class.
@@ -100,7 +100,7 @@ class ScoredGroup:
         return not all(rollout.get("is_scored", True) for rollout in self.rollouts)
 
     def override(self, number: int) -> Any:
-        """What the group says about one of its completions; None if there is no group."""
+        """The override of one completion in the group; None if there is no group."""
         return None if self.result is None else self.result["rollouts"][str(number)]["override"]
 
 
@@ -258,7 +258,7 @@ def file_pattern(name: str, run: str) -> str:
 
 
 def compare_values(subject: str, there: Seen, here: Seen, facts: Seen | None = None) -> Iterator[Observation]:
-    """An Observation for each name of the original whose value is another one here, or is missing here."""
+    """An Observation for each name of the original whose value differs or is missing here."""
     for name, value in there.items():
         if name not in here:
             yield Observation(subject, name, value, "missing", facts or {})
@@ -431,7 +431,7 @@ def compare_tasks(there: Seen, here: Seen) -> Iterator[Observation]:
 
 
 def observe(kind: str, script: Path, folder: Path) -> Seen:
-    """Run observe.py in a process of its own. Raises SystemExit with its last lines if it fails."""
+    """Run observe.py in a separate process. Raises SystemExit with its last lines if it fails."""
     began = time.monotonic()
     result = folder / f"{kind}.json"
     log = folder / f"{kind}.log"

@@ -254,7 +254,7 @@ def _has_messages_too(seen: Observation) -> bool:
 
 
 def _is_completion_length(seen: Observation) -> bool:
-    """The original counts characters of all sampled completions, and not tokens of those that are sent."""
+    """The original counts the characters of all sampled completions, and not the tokens of the sent completions."""
     names = ("", "_std", "_min", "_max", "_p95")
     is_length = seen.where in [f"train/completion_lengths{name}" for name in names]
     return is_length and isinstance(seen.ours, float) and seen.ours >= 0
@@ -297,8 +297,8 @@ DIFFERENCES: Sequence[Difference] = (
     Difference("thinking_without_opening_tag", "score", IN_THINKING, _has_thinking_without_opening_tag),
     Difference("upper_case_tags", "score", "answer tags may be in upper case or hold blanks", _has_upper_case_tags),
     Difference("spaces_in_tags", "score", "answer tags may be in upper case or hold blanks", _has_spaces_in_tag),
-    Difference("empty_answer_scores_zero", "score", "an empty pair is no answer", _has_empty_pair_only),
-    Difference("empty_pair_is_ignored", "score", "an empty pair is no answer", _has_empty_pair_besides_answer),
+    Difference("empty_answer_scores_zero", "score", "an empty pair of tags is no answer", _has_empty_pair_only),
+    Difference("empty_pair_is_ignored", "score", "an empty pair of tags is no answer", _has_empty_pair_besides_answer),
     Difference(
         "mention_of_the_tag_before_the_answer",
         "score",
@@ -318,7 +318,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "guards_refuse_text_literals", "score", "verifiers run in sandboxed workers", _is_text_that_guard_refuses
     ),
-    # What a group has.
+    # The contents of a group.
     Difference("short_completions_stay", "membership", KEPT, _is_short),
     Difference(
         "extra_rollouts_stay",
@@ -338,7 +338,7 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "right_but_too_long_is_no_failure",
         "dump",
-        "a group of right answers that are all too long has not failed",
+        "a group of right answers that are all too long is not in the dump",
         _is_right_but_too_long,
     ),
     Difference("dumps_follow_the_scores", "dump", STRICT, _failed_only_for_the_original),
@@ -403,15 +403,15 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "questions_that_do_not_fit_are_unscored",
         "evaluation",
-        "a question whose prompt does not fit is unscored",
+        "an evaluation does not score a question whose prompt is too long",
         changed("prompt that does not fit", 0.0, None),
     ),
     # Prompts and tasks.
-    Difference("system_prompt", "item", "the system prompt has another wording", named("system")),
+    Difference("system_prompt", "item", "the system prompt has a different wording", named("system")),
     Difference(
         "tasks_not_trained_on",
         "tasks of random",
-        "six tasks are not trained on",
+        "in the modes with levels, training skips six tasks",
         lambda seen: (
             seen.ours == "not served"
             and seen.where

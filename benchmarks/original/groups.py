@@ -148,7 +148,7 @@ def near_misses(right: str, other: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the completions of an item are made of."""
+    """The answers in the completions of an item."""
 
     right: str
     wrong: str

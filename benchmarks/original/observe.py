@@ -1,4 +1,4 @@
-"""Run one of the two environments through all steps, and write what it did: a process of its own for compare.py.
+"""Run one of the two environments through all steps, and write down its behaviour. compare.py starts this script.
 
     python observe.py original SCRIPT GROUPS RESULT     the original environment
     python observe.py strict - GROUPS RESULT            this project, with `verification: strict`
@@ -489,7 +489,7 @@ def _missing_attributes(env: Any) -> list[str]:
 
 
 def _groups_to_sample(groups: Sequence[Group]) -> list[Group]:
-    """Groups with short questions and completions of which both environments make the same tokens."""
+    """Groups with short questions, and with completions for which both environments make the same tokens."""
     plans = ("mixed", "all right", "all wrong", "no usable answer", "near misses", "fewer than the group size")
     fits = [group for group in groups if len(group.entry["question"]) < SAMPLED_TOKEN_LENGTH // 8]
     return [group for group in fits if group.plan in plans and group.level is None][:SAMPLED_GROUPS]

@@ -65,7 +65,7 @@ def is_mistaken(solver: Solver, entry: Entry, answer: str) -> bool:
 
 
 def alike(task: str, entry: Entry, answers: Answers) -> dict[str, set[str]]:
-    """The models by what they answer. Two answers are alike if one would be paid as the key of the other."""
+    """The models by their answers. Two answers count as equal if an answer is right when the other is the key."""
     found: dict[str, set[str]] = {}
     for answer, models in sorted(answers.items(), key=lambda pair: -len(pair[1])):
         same = (known for known in found if task in FORMS and is_paid(task, {**entry, "answer": known}, answer))

@@ -1,18 +1,18 @@
 """Does every question have one meaning and a right key? python benchmarks/questions/check.py [TASK ...]
 
-For each task there is a solver that reads only the text of the question: no metadata, and nothing of the generator. It
-gives the right answers that it finds, or judges an answer. At each level that is served, items are made as strict
-training makes them. Their keys, and the answers of the solver, are graded as training grades them:
+Each task has a solver that reads only the text of the question, and neither metadata nor the generator. It returns the
+right answers that it finds, or judges an answer. For each served level, this script makes items in the same way as
+strict training. It grades their keys, and the answers of the solver, as training does:
 
-    wrong key        the solver says that the item's own answer is wrong
-    refused answer   training pays nothing for a right answer of the solver
+    wrong key        the solver says that the key of the item is wrong
+    refused answer   a right answer of the solver earns nothing in training
     not decided      the solver cannot tell, for example because the question has two readings
 
-The counts go to results.json after each task, so that a run that was cut off is not lost: `--missing` measures only
-tasks that have no result. At the end, the table in docs/questions.md is written from the file; `--table` only writes
-the table. A run over all tasks takes about 25 minutes of one core.
+The script writes the counts to results.json after each task, so an interrupted run keeps its results. `--missing`
+measures only tasks that have no result. At the end, it writes the table in docs/questions.md from this file; `--table`
+only writes the table. A run over all tasks takes about 25 minutes of one core.
 
-A solver is a function in solvers/, of the name of its task:
+A solver is a function in solvers/ with the name of its task:
 
     def chain_sum(question: str) -> Solution: ...
 """
@@ -57,7 +57,7 @@ MODULES = ("numbers", "texts", "puzzles", "rules", "grids")
 FIRST_SEED = 40_000
 EXAMPLES = 2
 LATE_S = 10.0
-"""An item or a solution that takes more seconds of processor time is given up."""
+"""The script gives up an item or a solution after this many seconds of processor time."""
 LOOK = 20
 """After this many items, answers without work that were right on none of them are tried no longer."""
 
@@ -67,7 +67,7 @@ Item = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class Amount:
-    """How many items of a level are made: as many as the time allows, within these limits."""
+    """Limits for the number of items of a level. Between the limits, the time decides."""
 
     most: int
     fewest: int
@@ -134,7 +134,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def solved(solver: Solver, question: str) -> Solution:
-    """What the solver says, if it is not late."""
+    """The solver's solution, or an undecided one if the solver takes too long."""
     try:
         with at_most(LATE_S):
             return solver(question)
@@ -217,7 +217,7 @@ def content(task: str, question: str) -> str:
 def without_work(task: str, served: Sequence[Mapping[str, Any]], seconds: float) -> float:
     """The largest share of the items on which an answer without work is right (see guessable.py).
 
-    A third of the items gives the answers to try; the others are asked.
+    A third of the items provides the answers to try, and the remaining items are the test.
     """
     sources = served[: len(served) // 3]
     asked = served[len(sources) :]

@@ -1,4 +1,4 @@
-"""What a solver says about a question, of which it has read the text alone."""
+"""The result of a solver, which has read only the text of a question."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ UNKNOWN: Mapping[str, str] = {
     "letter_jumble": "whether another English word of the same letters fits the sentence too",
     "rectangle_count": "most pictures of the upper three levels are too large for the solver",
     "rubiks_cube": "cubes of more than three layers, and cubes far from solved",
-    "sokoban": "whether levels of which no item was made within 10 s have faults",
+    "sokoban": "whether levels at which no item was made within 10 s have faults",
     "survo": "the highest level is too large for the checker",
     "tsumego": "whether a slow plan captures more than the key",
     "word_ladder": "English words that neither word list of the library has, mostly plurals such as `wens`",

@@ -6,8 +6,8 @@
 The script simulates groups of completions and hands them to the package's own `Curriculum`. The accuracy is the same at
 every level of a ladder that never ends. Completions of one item agree with each other in two ways:
 
-    beta        each item has a chance of its own, drawn from a beta distribution
-    two-point   some items are solved always or never, and the other items have the mean accuracy
+    beta        each item has a separate chance, drawn from a beta distribution
+    two-point   some items are always or never solved, and all remaining items have the mean accuracy
 
 In both the intra-class correlation is the given number. The script prints JSON:
 

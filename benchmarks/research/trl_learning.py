@@ -2,8 +2,8 @@
 
     .venv-trl/bin/python benchmarks/research/trl_learning.py [--steps 120] [--seeds 1] > out.json
 
-Held-out questions are asked before and after; each share has its 95% interval. The control's rewards are those of the
-same completions, dealt out at random within each group: what it gains is not learned from right answers.
+The script evaluates held-out questions before and after training, with 95% intervals. The control run shuffles the
+rewards within each group. Any gain in the control is not learned from right answers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What soak.py is made of: a student in a process of its own, a trainer, the process table, a look at the dumps."""
+"""Common parts of the benchmarks with real runs: inference servers, a trainer, the process table, the dumps."""

@@ -2,7 +2,7 @@
 
 The answer has the shape and the size of a real one: DIALECT `stock` answers as `vllm serve` does, with the text of each
 token, text offsets and the most probable token of each position; `atropos` answers as Atropos' own server does. The log
-probabilities have as many digits as single precision gives. It is made once, so the server costs next to nothing.
+probabilities have all digits of single precision. The server makes the answer once, so it costs almost nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def completion_ids(tokenizer: Any, number: int, tokens: int) -> list[int]:
 
 
 def log_probabilities(tokens: int) -> list[float]:
-    """Negative numbers, mostly near 0, as those of a confident model are."""
+    """Negative numbers, mostly near 0, like the log probabilities of a confident model."""
     exponents = np.random.default_rng(1918).uniform(-14.0, 1.5, tokens)
     return [-float(value) for value in np.exp(exponents).astype(np.float32)]
 
@@ -81,7 +81,7 @@ DIALECTS = {
 
 
 async def serve(port: int, dialect: str, tokens: int, tokenizer: Any) -> None:
-    """Answer until the process is ended. The prompt of the first request stands in all answers."""
+    """Answer until the process ends. All answers contain the prompt of the first request."""
     path, make_reply = DIALECTS[dialect]
     answers: dict[int, bytes] = {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class DumpCounter:
-    """Counts the lines of all dumps in a folder, or `what` stands in other files there, reading only what is new."""
+    """Counts lines in all dumps of a folder, or occurrences of `what` in other files. Reads only new bytes."""
 
     def __init__(self, folder: Path, files: str = "*.jsonl*", what: bytes = b"\n") -> None:
         self._folder, self._files, self._what = folder, files, what

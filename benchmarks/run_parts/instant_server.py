@@ -29,7 +29,7 @@ def respond(prompt: str) -> str:
 
 
 class InstantServer(MockServer):
-    """Tokenizes a reply once, however often it is given, and notes in `times` when it was asked."""
+    """Tokenizes each different reply only once, and writes the time of each request to `times`."""
 
     def __init__(self, times: IO[str], latency_s: float, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,4 +1,4 @@
-"""How the original environment is started in a run that was planned for this one."""
+"""Starts the original environment in a run that was planned for this project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def original_process(
     folder: Path,
     arguments: Sequence[str],
 ) -> tuple[str, list[str], dict[str, str]]:
-    """The module, the arguments and the variables of the original's `serve`, from those of ours.
+    """The module, the arguments and the environment variables of the original's `serve`, converted from ours.
 
     `checkout` has its reasoning_gym_environment.py, which is copied to `folder` under another name.
     """

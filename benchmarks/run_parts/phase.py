@@ -1,4 +1,4 @@
-"""One run of one or more `serve` processes on one run-api, from the first process to the look at what is left."""
+"""One run of one or more `serve` processes at one run-api, from the start to the check for remaining processes."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Phase:
         return {"serve": totals(serving), "workers": totals(workers)}
 
     async def _end(self) -> dict[str, Any]:
-        """SIGTERM to all instances at once, and what the process table says afterwards."""
+        """Send SIGTERM to all instances simultaneously, and report the process table afterwards."""
         await asyncio.to_thread(self._look)
         ended = await asyncio.gather(*(_timed(stop(process)) for process in self._serving))
         left = await asyncio.to_thread(self._left)
@@ -217,8 +217,8 @@ async def _timed(work: Coroutine[Any, Any, int]) -> tuple[int, float]:
 
 
 async def _first_of(work: Coroutine[Any, Any, None], taking: asyncio.Task[None], *watchers: Any) -> None:
-    """Until `work` is done, or one of the others raises. `taking` goes on if nothing was raised."""
-    tasks = [asyncio.ensure_future(one) for one in (work, *watchers)]
+    """Wait until `work` is done, or until a task raises an error. Without an error, `taking` continues."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in (work, *watchers)]
     try:
         done, _ = await asyncio.wait([taking, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done:

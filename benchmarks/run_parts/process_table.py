@@ -15,7 +15,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Process:
     """One line of the table. `started`, in ticks since boot, tells it from a later process with its number.
 
-    `cpu_s` holds that of children which have ended: a scoring worker forks one for each group.
+    `cpu_s` includes the time of children that have ended, because a scoring worker forks a child for each group.
     """
 
     pid: int

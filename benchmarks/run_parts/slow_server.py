@@ -1,9 +1,9 @@
 """An inference server that answers late and cheaply: python -m run_parts.slow_server PORT LATENCY TOKENS FILE
 
-Each request is answered after LATENCY seconds, give or take a quarter, with completions of TOKENS tokens. The replies
-are made once, so that thousands of requests may wait at the same time. The first request is answered at once: with it
-`serve` tries the server. FILE gets a line for each request: its time on the monotonic clock, and the seconds until its
-answer.
+The server answers each request after LATENCY seconds, plus or minus a quarter, with completions of TOKENS tokens. It
+makes the replies once, so that thousands of requests may wait at the same time. It answers the first request
+immediately, because `serve` uses this request to test the server. FILE gets a line for each request: its time on the
+monotonic clock, and the seconds until its answer.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _fields_of_hook(sample: dict[str, Any], score: Any) -> dict[str, Any]:
 
 
 async def rollout_and_score(env: Hooks, test_item: TestItem) -> float | None:
-    """What `rollout_and_score_eval` does: the score of one question, or None if it could not be scored."""
+    """The implementation of `rollout_and_score_eval`: the score of one question, or None if it is unscored."""
     problem = problem_of(*test_item, env.config.answer_format)
     sample = await env.run.evaluator.evaluate_one(problem)
     with contextlib.suppress(LookupError):

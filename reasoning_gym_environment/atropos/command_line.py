@@ -225,7 +225,7 @@ def _own_servers(environment: Any) -> list[dict[str, Any]]:
 
 
 def _plain(server: BaseModel) -> dict[str, Any]:
-    # As in Atropos, a class of servers cannot have settings of its own.
+    # As in Atropos, a subclass of the server config cannot add settings.
     return server.model_dump(mode="json", include=set(Server.model_fields))
 
 

@@ -183,7 +183,7 @@ async def _write(
 
     A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
     leaves the files of an earlier evaluation, or whole new files. It also leaves UNFINISHED, which the next evaluation
-    replaces. Processes that have the same shared folder write one after the other.
+    replaces. Processes with the same shared folder take turns to write.
     """
     folder = shared / name
     unfinished = shared / UNFINISHED

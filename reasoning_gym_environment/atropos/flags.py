@@ -73,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Given:
-    """What the user has given: values by section and name. All names are settings.
+    """The values that the user has set, by section and name. All names are settings.
 
     A value of a flag is text, or None for `none`. `file` has the sections of the file; its `openai` is a list.
     """

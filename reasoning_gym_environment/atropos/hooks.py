@@ -1,6 +1,6 @@
-"""What the three commands use of an environment besides its Run: the methods that a subclass may replace.
+"""The attributes and methods of an environment that the three commands use besides its Run.
 
-`ReasoningGymEnv` has all of them, by itself or from Atropos' BaseEnv.
+A subclass may replace the methods. `ReasoningGymEnv` defines some of them, and inherits the rest from Atropos' BaseEnv.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ ATTRIBUTES = {
 
 SETTINGS_WITHOUT_EFFECT = {
     # Flags of Atropos' commands.
-    "max_n_completions": "the first request to a server shows how many completions it returns at once",
+    "max_n_completions": "the first request to a server shows how many completions it returns per request",
     "proxy_url": "requests go directly to the servers under openai",
     # Configs of tinker-atropos.
     "tinker": "only the trainer reads this section; its inference server needs openai.server_type sglang",
@@ -101,5 +101,5 @@ def warn_of_unused_overrides(cls: type, ours: type) -> None:
 
 
 def remedy_of(name: str) -> str | None:
-    """What takes the place of a method or attribute of the original environment, or None for another name."""
+    """The replacement of a method or attribute of the original environment, or None for another name."""
     return METHODS.get(name) or ATTRIBUTES.get(name)

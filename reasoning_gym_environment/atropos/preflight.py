@@ -150,8 +150,8 @@ def _tokenizer(name: str, *, is_needed: bool) -> Any:
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
             problem = (
-                f"Cannot load the tokenizer {name!r}: set env.tokenizer_name (or that of the server, under openai.) to "
-                f"a hub name that this machine can reach or to a local folder ({reason})."
+                f"Cannot load the tokenizer {name!r}: set env.tokenizer_name (or openai.tokenizer_name for one server) "
+                f"to a hub name that this machine can reach or to a local folder ({reason})."
             )
             if is_needed:
                 raise EnvironmentSetupError(problem) from error
@@ -280,7 +280,7 @@ def raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
         logger.warning(
-            "At most %d files can be open at once (%s). Raise `ulimit -n` for more requests.",
+            "This process can open at most %d files (%s). Raise `ulimit -n` for more requests.",
             soft,
             error,
         )
@@ -316,7 +316,7 @@ async def _probe(server: ServerAdapter) -> str | None:
 
 
 async def _wait_until_reachable(servers: Sequence[ServerAdapter]) -> None:
-    """Return once one of the servers answers. Log the wait at once, and every minute."""
+    """Return when one of the servers answers. Log the wait immediately, and then every minute."""
     outage = Outage(logger, "The inference server", first_delay_s=RETRY_S, max_delay_s=RETRY_S)
     while servers and all(problems := await asyncio.gather(*map(_probe, servers))):  # noqa: ASYNC110
         await asyncio.sleep(outage.failed(str(problems[0]), "waiting; start it, or set openai.base_url"))

@@ -46,7 +46,7 @@ MAX_CONSECUTIVE_FAILURES = 10
 that it makes at the same time."""
 
 LOG_EVERY = 10
-"""The command logs the metrics after every so many groups. Each log entry covers the groups since the entry before."""
+"""The command logs the metrics once in this many groups. Each log entry covers the groups since the previous entry."""
 
 IDENTITY_SETTINGS = (
     "seed",
@@ -270,7 +270,7 @@ class GroupWriter:
                 # One outage can make all groups in progress fail. They count as one failure.
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
-            # Groups are left only after an error or a signal. Then the command must not wait for space any longer.
+            # Groups remain only after an error or a signal. Then the command must not wait for disk space any longer.
             self._file.stop_waiting()
             await cancel_and_wait(self._working)
             self._file.report_lost()

@@ -6,17 +6,16 @@
                                    │
     start groups ──────────────────┴──> room? ──> next item ──> a task for its group ──> room? ...
 
-The two halves run side by side. A group starts whenever there is room, however long run-api takes to answer and
-however long an item takes to make. The loop notices a step of the trainer immediately, whatever the groups wait for.
+The two halves run concurrently. A group starts whenever there is room, even while run-api is slow to answer. The loop
+notices a step of the trainer immediately, even while groups or items are slow.
 
-Atropos' own loop decides how far the queue at run-api is filled (`queue_room`): for `max_batches_offpolicy` batches,
-less while an evaluation runs, and never below the share of each batch that `min_batch_allocation` reserves. Atropos
-also cancels groups when the queue is full, with their paid completions. Here a full queue only stops the start of new
-groups.
+The queue at run-api is filled as far as Atropos' own loop fills it (`queue_room`): for `max_batches_offpolicy` batches,
+less while an evaluation runs, and never below the share of each batch that `min_batch_allocation` reserves. When the
+queue is full, Atropos also cancels groups, and wastes their completions. This loop only stops starting new groups.
 
-The status is always a little old. Groups that were sent after its request went out may be missing from its queue, so
-they are counted as well until a later status has seen them. The older a status is, the more room this takes up. So a
-request for the status goes out at every tick, even while earlier requests still wait for their answers.
+The status is always a little old. Its queue may lack groups that were sent after its request went out, so the loop adds
+these groups until a later status includes them. The older a status is, the more room these groups take up. So the loop
+requests the status at every tick, even while earlier requests still wait for their answers.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ from .status import duration
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-"""Seconds between the requests for the status, the same as in Atropos."""
+"""Seconds between the requests for the status, as in Atropos."""
 
 STILL_S = 0.5
-"""After this process has stood still for this long, it finds out whether run-api was restarted meanwhile."""
+"""After a pause of the whole process for this long, the loop checks whether run-api has restarted meanwhile."""
 
 NO_ITEM_S = 1.0
 """If `get_next_item` of a subclass returns None, the loop calls it again after this many seconds."""
 
 MOST_POLLS = 50
-"""Requests for the status that may wait for their answer at the same time."""
+"""Requests for the status that may be in flight at the same time."""
 
 GRACE_S = 4.0
 """At shutdown, groups that have their completions get this long to be graded and handed to the API client.
@@ -64,7 +63,7 @@ Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API
 """
 
 STALL_S = 60.0
-"""After this long without a new group, although there is room, an alarm names what the loop waits for."""
+"""After this long without a new group, although there is room, an alarm names the reason."""
 
 SILENT_S = 60.0
 """After this long without an answer from run-api, which accepts requests, an alarm says so."""
@@ -88,10 +87,10 @@ def free_places(
 ) -> int:
     """How many groups may start now; zero or less if there is no room.
 
-    `workers` is how many groups may be sampled at once, `sampling` how many are. Groups for the reserved share of the
-    batches start even if all workers are busy or others have filled the queue. `on_the_way` counts the groups that
-    have been sampled and that the queue in `status` does not show yet: they need a place in the queue, but no worker.
-    With none on the way the arithmetic is Atropos' own.
+    `workers` is the limit of groups in sampling, and `sampling` is their number now. Groups for the reserved share of
+    the batches start even if all workers are busy, or if other environments have filled the queue. `on_the_way` counts
+    the sampled groups that the queue in `status` does not include yet. They need a place in the queue, but no worker.
+    If `on_the_way` is 0, the result is the same as in Atropos.
     """
     is_paused = is_evaluating and config.eval_handling is EvalHandlingEnum.STOP_TRAIN
     if state.batch_size == -1 or is_paused:
@@ -106,7 +105,7 @@ def free_places(
 
 
 def queue_room(status: Mapping[str, Any], config: BaseEnvConfig, state: RunState) -> int:
-    """How many more groups the queue at run-api takes; negative if it has too many."""
+    """How many more groups the queue at run-api can take; negative if it has too many."""
     share = status.get("unallocated_fraction", 1.0) + (config.min_batch_allocation or 0.0)
     batch_share = int(state.batch_size * share)
     return config.max_batches_offpolicy * batch_share // state.group_size - int(status["queue_size"])
@@ -117,7 +116,7 @@ def reserved_room(status: Mapping[str, Any], config: BaseEnvConfig, state: RunSt
 
     `allocation` is the share of each batch that `min_batch_allocation` reserves.
     """
-    # Sequences are counted in groups of the largest size in the queue, because batches are packed of such groups.
+    # This counts sequences in groups of the largest size in the queue, because run-api packs batches from such groups.
     largest = status["max_group_size"]
     groups = math.ceil(allocation * state.batch_size * config.max_batches_offpolicy / largest)
     sequences = (groups + largest // state.group_size) * largest
@@ -126,7 +125,7 @@ def reserved_room(status: Mapping[str, Any], config: BaseEnvConfig, state: RunSt
 
 
 def is_over(status: Mapping[str, Any], state: RunState) -> bool:
-    """Whether the trainer has taken all its steps, or will have with the batches that are queued."""
+    """Whether the trainer has taken all its steps, or can take them with the batches in the queue."""
     queued_batches = status["queue_size"] * state.group_size // state.batch_size
     return bool(status["current_step"] + queued_batches > state.total_steps)
 
@@ -146,7 +145,8 @@ def crosses_multiple(before: int, after: int, interval: int) -> bool:
 class ServeLoop:
     """Starts groups until the trainer has all its steps.
 
-    At most `max_num_workers` groups are sampled at once, or as many as `min_batch_allocation` reserves if that is more.
+    The limit of groups in sampling is `max_num_workers`, or the number that `min_batch_allocation` reserves if that is
+    larger.
     """
 
     def __init__(self, env: Hooks) -> None:
@@ -166,7 +166,7 @@ class ServeLoop:
         self._polls: set[asyncio.Task[None]] = set()
         self._is_over = False
         self._has_begun = env.run.checkpoints.is_resumed
-        """Whether the run has begun before. An evaluation of the model as it is belongs to the beginning."""
+        """Whether the run is past its start. At the start, the loop evaluates the untrained model."""
         self._error: BaseException | None = None
         self._started_at = now()
         self._answered_at = now()
@@ -174,7 +174,7 @@ class ServeLoop:
         self._watch = RunWatch(env.run, self._rules(), self._waits_for)
 
     async def run(self) -> None:
-        """Returns when the run is over. Raises what the environment raises."""
+        """Return when the run is over. Errors of the environment propagate."""
         await supervise(
             self._follow_trainer(),
             self._start_groups(),
@@ -186,7 +186,7 @@ class ServeLoop:
     async def _follow_trainer(self) -> None:
         """Request the status every TICK_S, and do not wait for the answers to earlier requests.
 
-        While the API is unavailable, the loop makes one request after the other until the API answers.
+        While the API is unavailable, the loop waits for each request to end before it makes the next.
         """
         while not self._is_over:
             if not self._run.api.is_available:
@@ -194,7 +194,7 @@ class ServeLoop:
                 number = self._state.env_id
                 await self._heed(await self._run.api.status(), sent_before)
                 if self._state.env_id != number:
-                    # At once, so that a successor of this process knows the number to sign off.
+                    # Without delay, so that a process that replaces this process can sign off this number.
                     self._run.checkpoints.begin_latest()
             elif len(self._polls) < MOST_POLLS:
                 poll = asyncio.create_task(self._poll())
@@ -203,12 +203,12 @@ class ServeLoop:
             began = now()
             await asyncio.sleep(TICK_S)
             if now() - began >= TICK_S + STILL_S:
-                # Another environment may have our number by now, and no request has failed.
+                # Another environment may have our number by now, although no request has failed.
                 self._run.api.doubt()
         self._report_end()
 
     def _report_end(self) -> None:
-        # With the run-api of an earlier training, a run is over at its start. So the line names the remedy.
+        # If run-api still runs from an earlier training, the run ends at its start. So this line says what to do.
         assert self._status is not None
         logger.info(
             "The run is over: run-api is at step %d with %d groups in its queue, and the run has %d steps. For another "
@@ -229,7 +229,7 @@ class ServeLoop:
         self._note_error(poll)
 
     async def _heed(self, status: Mapping[str, Any], sent_before: int) -> None:
-        """Take in a status. `sent_before` groups had been sent when it was requested."""
+        """Process a status. `sent_before` groups had been sent when the loop requested it."""
         self._is_over = is_over(status, self._state)
         self._status = status
         self._answered_at = now()
@@ -239,7 +239,7 @@ class ServeLoop:
         self._changed.set()
 
     async def _take_step(self, step: int) -> None:
-        """Heed the trainer's step: evaluation, checkpoint, log."""
+        """Do what is due at the trainer's step: evaluation, checkpoint, log."""
         before = self._state.step
         self._state.step = step
         if before != step:
@@ -289,8 +289,8 @@ class ServeLoop:
     def begin_evaluation(self, step: int) -> None:
         """Begin an evaluation for this step, unless the previous one is still running.
 
-        With STOP_TRAIN the servers are for the evaluation alone, as in Atropos: groups that wait for completions are
-        cancelled, and their items are requeued. A group that has its completions continues.
+        With STOP_TRAIN, the evaluation has the servers to itself, as in Atropos. This method cancels groups that wait
+        for completions, and their items are requeued. A group that has its completions continues.
         """
         if self.is_evaluating:
             logger.warning("The previous evaluation is still running, so this evaluation is skipped.")
@@ -303,9 +303,9 @@ class ServeLoop:
                     making.cancel()
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
-        # An evaluation that fails costs its own numbers. Training continues.
+        # If an evaluation fails, its results are missing, and training continues.
         if evaluation.cancelled():
-            logger.warning("The run ends before its last evaluation has ended, which therefore has no results.")
+            logger.warning("The run ends before its last evaluation has finished, so this evaluation has no results.")
         elif (error := evaluation.exception()) is not None:
             detail = f"{type(error).__name__}: {error}"
             self._run.failures.note("evaluation_failed", "evaluation failed, training continues", detail)
@@ -332,7 +332,7 @@ class ServeLoop:
 
     @property
     def _on_the_way(self) -> int:
-        """The groups that have been sampled and that the queue in the status does not show yet."""
+        """The sampled groups that the queue in the status does not include yet."""
         sent_since_status = self._run.api.sent - self._sent_before_status
         return self._run.api.in_delivery + sent_since_status
 
@@ -376,7 +376,7 @@ class ServeLoop:
         if payload is None:
             # Here and not in `_send`, which begins later: by then, a requeued item could be handed out again.
             env.pipeline.drop_if_unfinished(group_of(item))
-        # A group that has its completions is not cancelled any more.
+        # From here on, the group has its completions, so a cancellation does not stop it.
         is_made = await uninterrupted(self._send(payload, item))
         duration = now() - began
         durations_by_outcome = env.succeeded_task_duration if is_made else env.failed_task_duration
@@ -385,7 +385,7 @@ class ServeLoop:
             keep_newest(durations)
 
     async def _send(self, payload: Any, item: Any) -> bool:
-        """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""
+        """Hand a group to the API client, if there is a group. After an error of ours or of a subclass, drop it."""
         env = self._env
         group = group_of(item)
         is_made = False
@@ -402,7 +402,7 @@ class ServeLoop:
                 is_finished = True
             await env.cleanup()
         except asyncio.CancelledError:
-            # A group that is with the API client continues without its task.
+            # The API client continues with a group that it has received, even if the task of the group ends.
             if not is_finished:
                 raise
         except Exception as error:  # noqa: BLE001
@@ -416,19 +416,19 @@ class ServeLoop:
     def _group_ended(self, item: Any, making: asyncio.Task[None]) -> None:
         del self._groups[making]
         if making.cancelled():
-            # A task that is cancelled before its first step does not run at all, so its item is still with it.
+            # A task that is cancelled before its first step never runs, so it has not given back its item.
             self._env.pipeline.abandon(group_of(item))
         else:
             self._note_error(making)
         self._changed.set()
 
     def _note_error(self, task: asyncio.Task[None]) -> None:
-        """Let the loop raise what this task has raised."""
+        """Let the loop raise the error of this task, if it has one."""
         if not task.cancelled() and task.exception() is not None:
             self._error = task.exception()
             self._changed.set()
 
-    # --- alarms: an outage of run-api and silent inference servers have their own reports
+    # --- alarms: other modules report an outage of run-api, and silent inference servers
 
     def _rules(self) -> list[Rule]:
         return [
@@ -475,7 +475,7 @@ class ServeLoop:
         return duration(now() - self._stepped_at)
 
     def _waits_for(self) -> str:
-        """What keeps the loop from starting a group now, or ""."""
+        """The reason why no group starts now, or ""."""
         if not self._run.api.is_available:
             return "run-api"
         if self._status is None:
@@ -498,10 +498,10 @@ class ServeLoop:
     # --- shutdown
 
     async def stop(self) -> None:
-        """End everything that runs: after this, no group asks for an inference server, a worker or the API client.
+        """Stop all tasks of the loop. Afterwards, no group uses an inference server, a worker or the API client.
 
-        Groups that wait for completions are cancelled at once. Groups that have their completions are cancelled after
-        GRACE_S. The items of cancelled groups are requeued.
+        This cancels groups that wait for completions immediately, and groups that have their completions after GRACE_S.
+        The items of cancelled groups are requeued.
         """
         tasks: list[asyncio.Task[Any]] = [*self._groups, *self._polls]
         if self._drawing is not None:

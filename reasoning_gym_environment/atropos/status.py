@@ -32,7 +32,7 @@ STUCK_GROUPS = 8
 
 
 class Status:
-    """Says where a run stands. Each call of `lines` also says what happened since `begin_period`."""
+    """Describes the progress of a run. Each call of `lines` also describes the period since `begin_period`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class Status:
         self.begin_period()
 
     def begin_period(self) -> None:
-        """Count from here on what happens."""
+        """Begin a new period."""
         self._period_began = now()
         self._outcomes_before = self._run.telemetry.outcomes.totals()
         self._tokens_before = self._run.inference.spending.completion_tokens

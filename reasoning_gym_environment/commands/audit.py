@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         "--solver",
         metavar="MODULE:FUNCTION",
         help="a function of the question's text that returns a right answer, a list of right answers, or None if it "
-        "cannot tell; the audit compares its answers with those of the items",
+        "cannot tell; the audit compares its answers with the keys of the items",
     )
     add("--json", metavar="FILE", help="also write all measurements as JSON")
     add(

@@ -82,11 +82,11 @@ def _check(folder: Path) -> tuple[str, list[str]]:
         differences += failures
         manifest = EvalSet(problems, version=tasks.version).manifest
     if manifest not in card and not differences:
-        differences.append(f"The set has the manifest {manifest} here, and another one in {folder / CARD}.")
+        differences.append(f"The set has the manifest {manifest} here, but a different manifest in {folder / CARD}.")
     if differences:
         return (
             f"{len(differences)} differences. This machine has reasoning-gym {tasks.version}, Python "
-            f"{platform.python_version()}. {folder / CARD} says what the folder was made with.",
+            f"{platform.python_version()}. {folder / CARD} has the versions that made the folder.",
             differences,
         )
     return f"All {len(rows)} questions are the same here: manifest {manifest}.", []

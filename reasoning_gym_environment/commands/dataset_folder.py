@@ -20,7 +20,7 @@ CARD = Path("README.md")
 TEMPLATES = Path(__file__).resolve().parent.parent / "report" / "templates"
 
 UNFINISHED = ".unfinished"
-"""Name of the folder, in the folder of a dataset, for the files of a command that is running or was killed."""
+"""Name of the subfolder for the files of a command that is running or was killed."""
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         for path in created:
-            # A folder with files is kept.
+            # This does not remove a folder that has files.
             with contextlib.suppress(OSError):
                 path.rmdir()
 

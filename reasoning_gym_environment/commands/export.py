@@ -58,7 +58,7 @@ ROWS = Path("data", "train.jsonl")
 CARD_TEMPLATE = "dataset_card.md.j2"
 KEPT = ("task", "category", "level", "index", "seed")
 THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n"
-"""What a completion of an example for a cold start thinks. It teaches the form of an answer, not how to think."""
+"""The thinking in each example for a cold start. It teaches the form of an answer, not how to think."""
 COMPLETION_DEFAULTS: Mapping[str, Any] = {"min_score": 1.0, "per_question": 1}
 EXAMPLE_DEFAULTS: Mapping[str, Any] = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200

@@ -111,7 +111,7 @@ def any_complexity(text: str) -> float | str | None:
 def check_item_options(options: argparse.Namespace) -> None:
     """Raise EnvironmentSetupError for options that contradict each other, and ModuleNotFoundError without pyarrow."""
     if options.paths or options.cold_start:
-        raise EnvironmentSetupError("--items takes neither PATH nor --cold-start: write each to a folder of its own.")
+        raise EnvironmentSetupError("--items takes neither PATH nor --cold-start: write each to a separate folder.")
     if options.format not in ITEM_FORMATS:
         raise EnvironmentSetupError(f"--items: expected --format {', '.join(ITEM_FORMATS)}, got {options.format}.")
     form = ITEM_FORMATS[options.format]

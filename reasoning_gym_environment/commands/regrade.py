@@ -298,7 +298,7 @@ async def _problem(record: Mapping[str, Any], question: str, runtime: Runtime) -
     answer_format = AnswerFormat(record.get("answer_format", AnswerFormat.TAGS))
     config = config_from_json(task, dict(record["config"]))
     is_strict = runtime.settings.verification == "strict"
-    # The completions may come from a run with the other kind of verification, which asks some questions differently.
+    # The completions may come from a run with other settings of verification, which changes some questions.
     for mends in (is_strict, not is_strict):
         entry = await runtime.generator.generate(task, seed, config, mends=mends)
         if entry["question"] == question:

@@ -262,7 +262,7 @@ async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
         await asyncio.sleep(LOG_PROGRESS_S)
         unfinished = [task for task, running in searches.items() if not running.done()]
         logger.info(
-            "The held-out questions of %d of %d tasks are made. The next unfinished task is %s.",
+            "The held-out questions of %d of %d tasks are ready. The next unfinished task is %s.",
             len(searches) - len(unfinished),
             len(searches),
             unfinished[0],

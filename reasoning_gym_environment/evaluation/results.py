@@ -190,7 +190,7 @@ def score_of(sample: EvalSample) -> float:
 
 
 def credit_of(sample: EvalSample) -> float:
-    """What the completion adds to the mean score. Results of other programs have only a score."""
+    """The contribution of the completion to the mean score. Results of other programs have only a score."""
     credit = sample.get("credit")
     return score_of(sample) if credit is None else float(credit)
 
@@ -279,7 +279,7 @@ def exact_by_question(samples: Iterable[EvalSample]) -> dict[Hashable, Question]
 
 
 def difference_words(step: int, before: Mapping[Hashable, Question], after: Mapping[Hashable, Question]) -> str:
-    """How an evaluation differs from the one at `step`, such as `exact +3.1 points [0.4, 5.8] since step 0`."""
+    """How an evaluation differs from the evaluation at `step`, such as `exact +3.1 points [0.4, 5.8] since step 0`."""
     difference = paired_difference(before, after)
     if difference is None:
         return f"no question in common with step {step}"

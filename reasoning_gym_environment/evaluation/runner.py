@@ -154,7 +154,7 @@ class Evaluator:
         writer = PatientWriter(
             answers.add,
             name="answers",
-            remedy="no further questions are asked, and the write is tried again every few seconds. Free some space",
+            remedy="no further requests go out, and the write is tried again every few seconds. Free some space",
         )
 
         async def keep(sample: dict[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Evaluator:
                 sample["manifest"] = eval_set.manifest
                 samples[key] = sample
                 if sample["score"] is not None:
-                    # A paid answer is kept even if the evaluation is stopped now.
+                    # The inference for this answer is paid, so the answer is saved even if the evaluation stops now.
                     await uninterrupted(keep(sample))
             bar.set_postfix_str(spending.total(), refresh=False)
             bar.update()

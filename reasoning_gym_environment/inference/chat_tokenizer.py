@@ -85,7 +85,7 @@ MessageForm = Callable[[Chat], Chat]
 
 FORMS: dict[MessageForm, str] = {
     _as_they_are: "",
-    _without_system: "takes no system message, so its text stands in front of the question",
+    _without_system: "takes no system message, so its text goes in front of the question",
     _in_parts: "wants a list of parts as the content of a message",
     _without_system_in_parts: "takes no system message, and wants a list of parts as the content",
 }
@@ -189,7 +189,7 @@ class ChatTokenizer:
 
     @cached_property
     def _backend(self) -> Any:
-        """What decodes for transformers, if that adds nothing but a look at the type of each token; else None."""
+        """The tokenizer that decodes for transformers, if that adds only a type check of each token; else None."""
         for name in ("decode", "_decode"):
             method = getattr(type(self._tokenizer), name, None)
             if not getattr(method, "__module__", "").startswith("transformers.tokenization_utils"):

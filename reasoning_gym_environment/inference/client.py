@@ -207,7 +207,7 @@ class InferenceClient:
                 raise
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
-        """Raise EnvironmentSetupError if the servers have refused so many prompts that none will be accepted."""
+        """Raise EnvironmentSetupError if the servers refuse every prompt, after REFUSED_PROMPTS different prompts."""
         if not self._refused:
             self._refused_since = now()
         self._refused.add(prompt.text)
@@ -330,7 +330,7 @@ def _are_plain(logprobs: list[Any]) -> bool:
 
 
 def _problem_of(logprobs: list[Any], count: int) -> str:
-    """What is wrong with the log probabilities of `count` tokens, or ""."""
+    """The fault of the log probabilities of `count` tokens, or ""."""
     if len(logprobs) != count:
         return f"{len(logprobs)} log probabilities for {count} tokens"
     if _are_plain(logprobs):

@@ -114,8 +114,8 @@ KINDS = {"train": "training", "eval": "evaluation"}
 class ServerState:
     """The outages, the rests and the requests of one server.
 
-    A server may refuse one kind of requests and accept the other, for example because evaluations may use more tokens.
-    So refusals make it unavailable for their own kind only.
+    A server may refuse only one kind of requests, for example because evaluations may use more tokens.
+    So refusals make the server unavailable for the refused kind only.
     """
 
     def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:

@@ -30,7 +30,7 @@ from .servers import (
 NO_SUCH_ENDPOINT = (404, 405)
 
 MAY_LACK_GENERATE = (403, *NO_SUCH_ENDPOINT, 422, 502, 503)
-"""What a server or its gateway may answer to `/generate` although it has `/v1/completions`."""
+"""Statuses that a server or its gateway may return for `/generate` although it has `/v1/completions`."""
 
 OTHER_SERVERS = {
     "input_ids": "an SGLang server: set openai.server_type to sglang",
@@ -49,8 +49,8 @@ WHOLE_DISTRIBUTION = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-"""Sampling parameters that change nothing. vLLM and SGLang use those in the model's generation_config.json for all that
-a request leaves out. The log probabilities that they report would then not be those of the sampled distribution, and
+"""Sampling parameters that change nothing. If a request omits a parameter, vLLM and SGLang use its value in the model's
+generation_config.json. Then the log probabilities that they report would not belong to the sampled distribution, and
 the trainer's importance ratio would be wrong.
 """
 
@@ -263,7 +263,7 @@ class ChatAdapter(ServerAdapter):
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
         request |= request.pop("extra_body", {})
-        # For OpenAI's own servers, Atropos has set the other name.
+        # For OpenAI's own servers, Atropos has set `max_completion_tokens` already.
         if "max_tokens" in request:
             request[limit_name] = request.pop("max_tokens")
         completions_in = partial(self._completions_in, n=parameters.n, thinking_opened=prompt.thinking_opened)

@@ -248,9 +248,10 @@ class ServerAdapter:
         if is_same is False:
             decoded = self._tokenizer.decode(known_ids(self._tokenizer, completion.ids))
             raise EnvironmentSetupError(
-                f"The tokenizer {self.config.tokenizer_name!r} is not that of the model {self.config.model_name!r} at "
-                f"{self.address}: the server reports the text {reported[:60]!r}, and the tokenizer decodes its token "
-                f"ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of this model."
+                f"The tokenizer {self.config.tokenizer_name!r} is not the tokenizer of the model "
+                f"{self.config.model_name!r} at {self.address}: the server reports the text {reported[:60]!r}, but "
+                f"the tokenizer decodes its token ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of "
+                "this model."
             )
         self._has_our_tokenizer = bool(is_same)
 
@@ -318,7 +319,7 @@ class ServerAdapter:
     async def _probe_single_completion(
         self, prompt: Prompt, parameters: RequestParameters, refusal: RequestRefusedError
     ) -> None:
-        # Servers refuse at once. If the caller stops waiting for this request, the server has accepted it.
+        # A server refuses immediately. If the caller stops waiting for this request, the server has accepted it.
         self.completions_per_request = 1
         try:
             await self.sample(prompt, replace(parameters, n=1))
@@ -364,7 +365,8 @@ class ServerAdapter:
 def _without_garbage_collection() -> Iterator[None]:
     """Search for no cycles in the block.
 
-    A reply can have a mapping for each token. The collector would go through them several times while they are made.
+    A reply can have a mapping for each token. The collector would go through these mappings several times while the
+    parser builds them.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What inference costs: an estimate before it is spent, and a count while it is spent."""
+"""The cost of inference: an estimate before the first request, and a count during the run."""
 
 from __future__ import annotations
 

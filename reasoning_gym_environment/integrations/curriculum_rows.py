@@ -1,4 +1,4 @@
-"""Rows whose items are made when they are read, at the level that their task has then (docs/curriculum.md).
+"""Rows of a store of levels. Reading a row makes its item, at the current level of its task (docs/curriculum.md).
 
     new_store ──> a store of levels, in a file
     row n is read ── CurriculumRows ──> task of n, its level now ──> item ──> LevelStore.keep ──> CurriculumRow
@@ -143,7 +143,7 @@ class CurriculumRows:
         return self.read([number])[0]
 
     def read(self, numbers: Sequence[int]) -> list[CurriculumRow]:
-        """Read rows, in order. Their items are made at the same time.
+        """Read rows, in order. The workers make their items in parallel.
 
         Raises EnvironmentSetupError if the store cannot be used or hundreds of draws give no item, and GenerationError
         if this process cannot make the item of another process again.

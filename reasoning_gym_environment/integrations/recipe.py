@@ -63,9 +63,9 @@ class Recipe:
     config: str
     """The config of reasoning-gym, as JSON."""
     level: int | None
-    """None for an item that was made without levels."""
+    """None for an item without a level."""
     question_digest: str
-    """Of `sampling.seeds.question_digest`."""
+    """The result of `sampling.seeds.question_digest`."""
     answer_format: str = AnswerFormat.TAGS.value
     """The form in which the prompt of the row asks for the answer."""
 
@@ -128,7 +128,7 @@ class Recipe:
 class RecipeGrader:
     """Makes the items of recipes and grades their completions. Any thread may call the methods.
 
-    The completions of a group often come one by one. They share the item, which is made once.
+    The completions of a group often arrive one by one. They share an item, which the first completion makes.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -192,7 +192,7 @@ class RecipeGrader:
         self._making.move_to_end(recipe)
         if len(self._making) > KEPT_ITEMS:
             self._making.popitem(last=False)
-        # A caller that is cancelled must not cancel the item of the others.
+        # A caller that is cancelled must not cancel the item that other callers wait for.
         return await asyncio.shield(making)
 
 

@@ -132,7 +132,7 @@ class CurriculumPrompts:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Any, None, dict[str, Any], str]]:
-        """The items of a batch, which are made at the same time."""
+        """The items of a batch. The workers make them in parallel."""
         items = []
         for row in self._rows.read(numbers):
             columns = verl_row(row.exported)

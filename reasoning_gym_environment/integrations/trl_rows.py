@@ -26,7 +26,7 @@ ROW_FIELDS = (*Recipe.__dataclass_fields__, LEVEL_STORE, ROW)
 
 
 def curriculum_dataset(path: str, limit: PromptLimit | None = None) -> Dataset:
-    """A training dataset over a store of levels. A row is made when it is read.
+    """A training dataset over a store of levels. Reading a row makes its item.
 
     Raises EnvironmentSetupError if there is no such store.
     """
@@ -72,7 +72,7 @@ class RowRewards:
         grader = grader_for(self._settings)
         grades = grader.grade_rows(rows, texts, thinking_opened=self._thinking_opened)
         rewards = [grade.reward for grade in grades]
-        # The store writes the rewards of a group at once.
+        # The store writes all rewards of a group in one transaction.
         groups: dict[Any, list[int]] = {}
         for number, row in enumerate(rows):
             groups.setdefault((row.get(LEVEL_STORE), row.get(ROW)), []).append(number)

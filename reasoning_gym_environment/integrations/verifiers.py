@@ -66,12 +66,12 @@ class GradingConfig(vf.TaskConfig):
 class ReasoningGymConfig(vf.TasksetConfig):
     """Which questions to serve: training questions (split train), or a fixed held-out set (split eval).
 
-    The training questions are endless, or with `train_items` the first so many of them. The other settings are settings
-    of `Tasks`, of `ItemStream` (for train) and of `HeldOut` (for eval).
+    The number of training questions is unlimited, or `train_items`. The other settings are settings of `Tasks`, of
+    `ItemStream` (for train) and of `HeldOut` (for eval).
 
-    verifiers does not report rewards to tasksets, so a curriculum needs a store of levels (docs/curriculum.md): with
-    `level_store`, its path, the training questions are the rows of the store, and the settings that choose and make
-    questions are those of the store.
+    verifiers does not report rewards to tasksets, so a curriculum needs a store of levels (docs/curriculum.md): set
+    `level_store` to its path. Then the training questions are the rows of the store, and the store has the settings
+    that choose and make questions.
     """
 
     split: Literal["train", "eval"] = "eval"
@@ -164,7 +164,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
                 yield ReasoningGymTask(_row(problem), self.config.task)
 
     def _rows(self, rows: CurriculumRows) -> Iterator[CurriculumRow]:
-        """The rows whose groups are not complete. A run that continues begins with those that it had not finished."""
+        """The rows whose groups are not complete. A resumed run begins with the rows that it had not finished."""
         for number in islice(rows.store.incomplete_rows(), self.config.train_items):
             yield rows[number]
 

@@ -49,7 +49,7 @@ class CurriculumDataset(RLHFDataset):
         self.dataframe = _VerlRows(CurriculumRows(self.data_files[0], limit))
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows of a batch. Those of a store are made at the same time."""
+        """The rows of a batch. For a store, the workers make their items in parallel."""
         if not self._is_store:
             return [self[number] for number in numbers]
         with ThreadPoolExecutor(READ_AT_ONCE) as threads:

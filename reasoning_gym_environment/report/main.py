@@ -63,7 +63,7 @@ def _page(paths: Sequence[Path], options: argparse.Namespace) -> str:
 
 
 def _serve(paths: Sequence[Path], options: argparse.Namespace) -> int:
-    """Serve the page until the user stops the command. Raises EnvironmentSetupError if the port is taken."""
+    """Serve the page until the user stops the command. Raises EnvironmentSetupError if the port is in use."""
     page = LivePage(paths, lambda: _page(paths, options))
     try:
         server = serve(page, options.port)

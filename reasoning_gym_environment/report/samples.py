@@ -42,7 +42,7 @@ Sample = Mapping[str, Any]
 
 @dataclass
 class AskedQuestion:
-    """One question and its samples, each with the number of its source. `step` is that of a group of training."""
+    """One question and its samples, each with the number of its source. A group of training has its `step`."""
 
     task: str
     level: float | None
@@ -67,7 +67,7 @@ def source_names(sources: Sources) -> list[str]:
 
 
 def questions_of(sources: Sources) -> Iterator[AskedQuestion]:
-    """All questions: those of evaluations, and then the groups of training."""
+    """All questions: first the questions of evaluations, then the groups of training."""
     asked: dict[tuple[str, ...], AskedQuestion] = {}
     for number, evaluation in enumerate(sources.evaluations):
         for sample in evaluation.samples:

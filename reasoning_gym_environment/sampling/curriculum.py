@@ -47,10 +47,10 @@ MOVE_AT = 500.0
 """Evidence that moves a task. A larger value makes false moves rarer and true moves slower."""
 
 LEAST_CLIMBING_GROUPS = 3
-"""A climb spends at least so many groups at each level."""
+"""A climb spends at least this many groups at each level."""
 
 RECENT_GROUPS = 16
-"""The mean reward at a level is a plain mean of the first groups, and forgets older groups after so many."""
+"""The mean reward at a level is a plain mean of up to this many groups. With more groups, it is a moving average."""
 
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -190,7 +190,7 @@ class ProblemStream:
     def state_dict(self) -> dict[str, Any]:
         """`index` is the first index without a draw; `pending` are the draws whose items are not finished.
 
-        `known` has the indices of those pending draws that were handed out before. The level limits have counted them.
+        `known` has the indices of the pending draws that were handed out before. The level limits have counted them.
         """
         pending = list(self.ledger.handed_out.values())
         pending += self.ledger.waiting

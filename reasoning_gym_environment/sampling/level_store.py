@@ -189,7 +189,7 @@ class LevelStore:
         return found[0][0] if found else None
 
     def learn(self, task: str, learn: Learn, skipped: str = "") -> None:
-        """Update the limits of levels after an item of this task was made, or failed.
+        """Update the limits of levels after the generation of an item of this task has succeeded or failed.
 
         `skipped` is the reason if the draw gave no item.
         """
@@ -213,7 +213,7 @@ class LevelStore:
         return str(kept)
 
     def add(self, row: int, *rewards: float | None) -> None:
-        """Add the rewards of completions of a row, in [0, 1], or None for those that could not be scored.
+        """Add the rewards of completions of a row, in [0, 1], or None for an unscored completion.
 
         The rewards are in the file when this returns. Rewards of threads that wait for each other are written together.
         Raises ValueError for another reward, and EnvironmentSetupError if the file cannot be written.
@@ -249,7 +249,7 @@ class LevelStore:
         return bool(found and found[0][0])
 
     def incomplete_rows(self) -> Iterator[int]:
-        """The rows whose groups are not complete: those that were read, then those after the last."""
+        """The rows whose groups are not complete: first the rows that were read before, then all later rows."""
         for (row,) in self._read("SELECT row FROM rows WHERE NOT is_complete ORDER BY row"):
             yield row
         [(last,)] = self._read("SELECT coalesce(max(row), -1) FROM rows")

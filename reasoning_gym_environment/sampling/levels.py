@@ -88,7 +88,7 @@ LevelChooser: TypeAlias = Callable[[str, int], Level]
 
 
 def choose_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
-    """The task of an index of the training stream: each task is drawn in proportion to its weight."""
+    """The task of an index of the training stream, drawn with probabilities in proportion to the weights."""
     random = derive_random(seed, "task", "train", instance, index)
     return random.choices(list(weights), weights=list(weights.values()))[0]
 
@@ -122,7 +122,7 @@ class _Closing:
     times: int
     """How often the level was closed, without KNOWN_ITEMS items in between."""
     opens_at: int
-    """The level is open again when so many items have been counted."""
+    """The level opens again when the item count reaches this number."""
 
 
 class _SavedLimits(BaseModel):

@@ -35,13 +35,13 @@ from ..records import Problem
 from ..utils.saved_state import loading
 
 MAX_CRASHES = 3
-"""An item that failed in so many outages, and in most outages of the time, is not requeued."""
+"""The stream drops an item that failed in this many outages, and in most outages of the time."""
 
 HISTORY_S = 3600.0
 """Outages that began up to this long before the first failure of an item show that the servers fail without it."""
 
 MAX_TRIES = 10
-"""An item with so many failures of any kind is not requeued.
+"""The stream drops an item after this many failures of any kind.
 
 A request may fail although the servers work: it may never be answered, for example. Such failures prove less than
 outages. At the beginning of an outage, before the servers count as unavailable, innocent items fail in the same way.

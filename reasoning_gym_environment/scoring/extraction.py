@@ -119,7 +119,7 @@ def _find_pairs(text: str, found: _Found) -> None:
             found.add(text[opened_at : tag.start()].strip())
             opened_at = None
             if len(found.answers) > 1:
-                # Whatever follows, there are several answers.
+                # There are several answers, so the rest of the text does not matter.
                 return
         elif not is_closing:
             found.is_left_open |= opened_at is not None and bool(found.answers)

@@ -46,8 +46,8 @@ def rollouts_of(
     base_rewards = [base_reward(score, partial_credit) for score in scores]
     lengths = [len(completion.tokens) for completion in completions]
     # The penalty applies only if every completion of the group is right. Unscored completions first get the mean of
-    # the others, because a reward of 0 would prevent the penalty. The penalty changes this mean, so afterwards the
-    # unscored completions get the new mean.
+    # the scored completions, because a reward of 0 would prevent the penalty. The penalty changes this mean, so
+    # afterwards the unscored completions get the new mean.
     penalised = length_penalty(neutral_if_unscored(scores, base_rewards), lengths, max_token_length)
     rewards = neutral_if_unscored(scores, penalised)
     rollouts = []

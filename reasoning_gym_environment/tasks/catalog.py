@@ -3,9 +3,9 @@
     reasoning-gym's registry ── selectors, weights, overrides ──> discover ──> Catalog
         ── unguarded verifiers ──> served_tasks: the Catalog of a run
 
-The tasks come from the registry, so that the tasks of new releases and the user's own datasets are found. The catalog
-excludes a task that cannot be built, with the reason. A mistake in the user's settings is an error. The last part of
-this module handles the fields of a task's config: the user's overrides, and the whole config that results.
+The tasks come from the registry, which also has the tasks of new releases and the user's own datasets. The catalog
+excludes a task that cannot be built, and records the reason. A mistake in the user's settings is an error. The last
+part of this module handles the fields of a task's config: the user's overrides, and the complete config.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Registry: typing.TypeAlias = Mapping[str, tuple[type, type]]
 """Task name -> (dataset class, config class)."""
 
 PER_ITEM = {"seed": 0, "size": 1}
-"""Config fields that each draw sets. Neither the user nor a level may set them. These values build a dataset."""
+"""Config fields that each draw sets, so neither the user nor a level may set them. The values are placeholders."""
 
 COMPOSITE = "composite"
 _IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
@@ -68,11 +68,11 @@ class Catalog:
         return sorted({task.category for task in self.tasks})
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
-        """The catalog without the tasks named in `reasons`. Raises NoTasksError if no task is left."""
+        """The catalog without the tasks in `reasons` (name -> reason). Raises NoTasksError if no task remains."""
         tasks = tuple(task for task in self.tasks if task.name not in reasons)
         newly_excluded = {name: reasons[name] for name in self.names if name in reasons}
         if not tasks:
-            raise NoTasksError(f"No task is left to serve: {newly_excluded}.")
+            raise NoTasksError(f"No task remains to serve: {newly_excluded}.")
         excluded = {**self.excluded, **newly_excluded}
         return Catalog(tasks, dict(sorted(excluded.items())))
 
@@ -101,9 +101,9 @@ class Catalog:
 def check_names(names: Iterable[str], modules: Iterable[str]) -> None:
     """Raise UnknownNameError for a name, glob or category that matches no task.
 
-    The names of the release of reasoning-gym are packaged, so that a misspelt name is found before anything slow
-    begins. reasoning-gym is loaded only where there may be other tasks: with modules of the user, in a program that has
-    loaded it already, and with another release.
+    The package contains the names of one release of reasoning-gym, so it can report a misspelt name before anything
+    slow begins. It loads reasoning-gym only if there may be other tasks: with modules of the user, in a program that
+    has already loaded it, and with another release.
     """
     modules = tuple(modules)
     categories = categories_in_file(library.installed_version())
@@ -123,7 +123,7 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
     """The tasks that a TasksSettings chooses, except the tasks whose verifier runs the model's answer as code.
 
     `unguarded` returns the tasks with such a verifier, name -> reason. It is called after the import of the user's
-    modules, because their datasets count too.
+    modules, because their datasets may have such verifiers too.
     """
     catalog = discover(
         include=settings.include_tasks,
@@ -180,10 +180,11 @@ def discover(
 ) -> Catalog:
     """Find the tasks to serve.
 
-    A task is built once, unless all of its valid configs are known to build. Building all tasks takes seconds and
-    20 MB. `include` (empty: all), `exclude` (takes precedence over include) and the keys of `weights` are selectors.
-    `overrides` maps a task's name to config fields. `modules` are imported first, and register the user's own datasets.
-    Raises EnvironmentSetupError for any mistake in the arguments, and NoTasksError if no task is left.
+    To find out whether a task can be built, this function builds it once. It skips tasks whose valid configs are all
+    known to build, because building all tasks takes seconds and 20 MB. `include` (empty: all), `exclude` (takes
+    precedence over include) and the keys of `weights` are selectors. `overrides` maps a task's name to config fields.
+    `modules` are imported first, and register the user's own datasets. Raises EnvironmentSetupError for any mistake in
+    the arguments, and NoTasksError if no task remains.
     """
     library.import_modules(tuple(modules))
     known = library.registry()
@@ -212,10 +213,10 @@ def discover(
 
 
 def builds_if_valid(task: str, overrides: Mapping[str, Any]) -> bool:
-    """Whether every valid config of this task is known to build a dataset, so that no dataset needs to be built.
+    """Whether every valid config of this task is known to build a dataset. Then there is no need to build one.
 
-    This holds for the tasks that were measured with this release of reasoning-gym, without overrides, because overrides
-    may name a file that does not exist.
+    This is true for a task without overrides that was measured with this release of reasoning-gym. Overrides may name a
+    file that does not exist.
     """
     if overrides or task not in load_facts(library.load().version):
         return False
@@ -258,7 +259,7 @@ def _unbuildable(task: Task) -> str:
     if builds_if_valid(task.name, task.overrides):
         return ""
     try:
-        # No item is made, because some items take seconds.
+        # This builds the dataset only. It makes no item, because some items take seconds.
         library.create_dataset(task.name, **copy.deepcopy(dict(task.overrides)), **PER_ITEM)
     # The code of a user's dataset may raise anything. The other tasks must still be found.
     except Exception as error:
@@ -279,14 +280,14 @@ def _why_none(
     causes = [f"{reason} ({count})" for reason, count in Counter(excluded.values()).most_common()]
     causes += [f"{name} {reason}" for name, reason in failed.items()]
     settings = f"include_tasks={list(include)} and exclude_tasks={list(exclude)}"
-    return f"No task is left to serve with {settings}: {'; '.join(causes)}."
+    return f"No task remains to serve with {settings}: {'; '.join(causes)}."
 
 
 # --- overrides ---
 
 
 def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The task's whole config, without `seed` and `size`, as arguments of `library.create_dataset`.
+    """The task's complete config, without `seed` and `size`, as arguments of `library.create_dataset`.
 
     A dataset built from it equals a dataset built from `overrides` alone, even if a later release changes the defaults.
     """
@@ -296,15 +297,15 @@ def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str
 
 @functools.cache
 def defaults_of(task: str) -> dict[str, Any]:
-    """The whole default config. Raises UnknownNameError for an unknown task."""
+    """The complete default config. Raises UnknownNameError for an unknown task."""
     return config_of(task)
 
 
 def config_from_json(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a problem, restored after it was stored as JSON. Raises what `typed_overrides` raises.
+    """The config of a problem, restored from its JSON. Raises the same errors as `typed_overrides`.
 
-    JSON does not hold all types. A value that equals the default as JSON is the default, unless it is a number: JSON
-    holds numbers, and a level may have an integer where the default is a float.
+    JSON does not have all types. If a value has the same JSON as the default, this function returns the default.
+    Numbers stay as they are, because JSON keeps them, and a level may have an integer where the default is a float.
     """
     defaults = defaults_of(task)
     restored = typed_overrides(task, config)
@@ -316,9 +317,10 @@ def config_from_json(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """Copies of the fields of a config object, without `seed` and `size`. A curriculum shares its lists.
+    """Copies of the fields of a config object, without `seed` and `size`.
 
-    dataclasses.asdict would turn nested configs into dicts, which no dataset accepts.
+    These are copies because a curriculum uses the same lists in several configs. dataclasses.asdict would turn nested
+    configs into dicts, which no dataset accepts.
     """
     names = [field.name for field in dataclasses.fields(config) if field.init and field.name not in PER_ITEM]
     return {name: copy.deepcopy(getattr(config, name)) for name in names}

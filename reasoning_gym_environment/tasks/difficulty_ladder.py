@@ -14,9 +14,9 @@ cheap rule makes of the question. The ladder keeps a level with a share above 0.
 share, and a level with a share above a half only if all levels have that.
 
 Each start of the program computes all ladders, because configs hold types that a data file cannot. This takes about
-0.2 s for the measured release of reasoning-gym. There, for all but two tasks (NEEDS_WORDS), a config that validates is
-known to build, so no dataset is built. Datasets are built for tasks with overrides, for the user's own tasks and for
-other releases.
+0.2 s for the measured release of reasoning-gym. In this release, every config that validates is known to build,
+except for two tasks (NEEDS_WORDS), so no dataset is built. A ladder builds datasets only for tasks with overrides, for
+the user's own tasks and with other releases.
 """
 
 from __future__ import annotations

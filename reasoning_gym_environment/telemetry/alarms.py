@@ -123,7 +123,7 @@ def _answers_of(rollouts: Sequence[Rollout]) -> list[Answer]:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What RECENT groups achieved together."""
+    """The results of RECENT groups together."""
 
     exact_rate: float
     level: float
@@ -523,7 +523,7 @@ class Alarms:
 
 
 LOOK_EVERY = 16
-"""Code that only scores completions looks at the rules after so many problems: a look costs half a millisecond."""
+"""Code that only scores completions checks the rules once in this many problems. A check costs half a millisecond."""
 
 
 class CompletionWatch:

@@ -235,7 +235,7 @@ def keep_newest(values: list[Any]) -> None:
 
 
 def keep_newest_metrics(metrics: list[tuple[str, Any]]) -> None:
-    """Remove the metrics of which the list has a newer value. A log step would not log them."""
+    """Keep only the newest value of each metric. A log step would not log the older values."""
     metrics[:] = dict(metrics).items()
 
 

@@ -1,4 +1,4 @@
-"""What Atropos' own logging to wandb needs: the table `train/rollouts`, and a remedy for two of its defects.
+"""Additions to Atropos' logging to wandb: the table `train/rollouts`, and a remedy for two defects.
 
 group ── table_rows ──> rows, kept by the environment ── build_table ──> train/rollouts, at steps that have_tables
 """
@@ -83,9 +83,9 @@ def forget_timings(servers: Iterable[Any]) -> None:
 
 
 def continue_offline(error: wandb.errors.CommError) -> None:
-    """Let the next wandb run be kept on disk, because wandb is unavailable. Raises any other `error` again."""
-    # wandb refuses a wrong key or project at once, without a timeout.
+    """Let wandb keep its next run on disk, because wandb is unavailable. Raises any other `error` again."""
+    # wandb refuses a wrong key or project immediately, without a timeout.
     if "timed out" not in str(error).lower():
         raise error
-    logger.warning("wandb is unavailable: metrics are kept in wandb/offline-run-*, `wandb sync` sends them.")
+    logger.warning("wandb is unavailable. Writing metrics to wandb/offline-run-*; `wandb sync` sends them later.")
     wandb.setup(settings=wandb.Settings(mode="offline"))

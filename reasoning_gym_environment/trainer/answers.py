@@ -39,7 +39,7 @@ class Limits(_Answer):
 
 
 class Status(_Answer):
-    """Where the trainer is, how full its queue is, and the shares of this environment.
+    """The trainer's step, the size of the queue, and the shares of this environment.
 
     Queue sizes are in groups of this environment. `env_weight` is its share of the inference servers.
     `unallocated_fraction` is the share of each batch that no environment has reserved.

@@ -9,8 +9,9 @@ A folder belongs to one process of one run:
     member    which of the run's processes: `instance_id`, else SLURM_PROCID, else the first number that is free
 
 A process locks its folder for as long as it lives. Two processes therefore never write into the same folder, and a
-restarted process finds the folder of the one that ended. The folder holds step-50.json, step-100.json, ... (the
-trainer's checkpoint steps) and latest.json, the newest state, which is also written every few seconds and at shutdown.
+restarted process finds the folder of the process that it replaces. The folder holds step-50.json, step-100.json, ...
+(the trainer's checkpoint steps) and latest.json, the newest state. latest.json is also written every few seconds and at
+shutdown.
 
 A checkpoint has a version and the step. A run resumes from latest.json, unless the trainer has gone back behind it;
 then it resumes from the newest checkpoint up to the trainer's step. An older run may have left later checkpoints.
@@ -61,7 +62,7 @@ class Registration(BaseModel):
 
 
 class Document(BaseModel):
-    """What a checkpoint holds of this environment. `state` has the state of each component."""
+    """The data of this environment in a checkpoint. `state` has the state of each component."""
 
     model_config = ConfigDict(strict=True)
 
@@ -96,7 +97,7 @@ class RunCheckpoints:
         self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
         self._data: dict[str, Any] = {}
-        """What a subclass saves beside the state. Every checkpoint has it."""
+        """The data that a subclass saves beside the state. Every checkpoint has it."""
         self._has_loaded = False
         """Whether `load` has returned. Before, this process has a fresh state, which must not replace a saved state."""
         self._has_left = False
@@ -150,14 +151,14 @@ class RunCheckpoints:
                 return folder
             except EnvironmentSetupError:
                 self._lock.close()
-        raise EnvironmentSetupError(f"Another process has {folder}: give each process an instance_id of its own.")
+        raise EnvironmentSetupError(f"Another process uses {folder}. Set a different instance_id for each process.")
 
     # --- saving
 
     def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
-        """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint.
+        """Begin to write the latest state, with `data` beside it. With `step`, also write the checkpoint of this step.
 
-        Without `data`, the checkpoint has the data of the checkpoint before it. Raises TypeError if they are no JSON.
+        Without `data`, the checkpoint has the data of the previous checkpoint. Raises TypeError if `data` is not JSON.
 
         While a write is in progress, only the newest state and the newest checkpoint step wait for the disk: they
         replace older ones, whose files are not written. The future of a replaced state ends when the newest is written.

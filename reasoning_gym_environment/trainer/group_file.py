@@ -20,7 +20,7 @@ MOST_WAITING = 64
 
 
 class GroupSink(Protocol):
-    """Takes the groups of a run, for a file."""
+    """Receives the groups of a run, for example to write them to a file."""
 
     def write(self, payload: Mapping[str, Any], group: Group | None) -> None:
         """Write a group, or begin to write it. `group` is None if other code has made the item."""

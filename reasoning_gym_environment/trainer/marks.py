@@ -1,10 +1,10 @@
 """Marks show whether run-api is still the process that has registered this environment.
 
 A restarted run-api numbers the environments from 0 again, in the order in which they register. So the number of an
-earlier registration may belong to any environment by now, and signing it off could end the share of a living one.
+earlier registration may now belong to another environment. Signing it off could take away that environment's share.
 
-But run-api counts the environments of each name, and appends this count to the name. A mark is a name that nobody else
-uses, registered without weight and without a share of the batches. A process of run-api that has seen the mark answers
+But run-api counts the environments of each name, and appends this count to the name. A mark is a unique name,
+registered without weight and without a share of the batches. A process of run-api that has seen the mark answers
 its next registration with `<mark>_1` or more, and any other process with `<mark>_0`. Marks are planted before the
 environment registers. So if run-api knows a mark, no restart lies between this moment and the registration.
 

@@ -16,7 +16,7 @@ A group must not reach a restarted API before the trainer has registered again: 
 would then take the trainer's registration for a repetition and ignore it. So a group travels only on a connection on
 which the API has shown its trainer (transport.py).
 
-Deliveries are detached: whoever hands over a group does not wait for it, and cannot cancel it.
+Deliveries are detached: the caller that hands over a group does not wait for its delivery, and cannot cancel it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NO_NEW_GROUPS = "no new groups are started"
 
 IN_DOUBT = "registration_in_doubt"
 SENT_AGAIN = "group_sent_again"
-"""An answer was lost, so that nobody knows the number of a registration, or whether it is still valid."""
+"""An answer was lost, so the number of a registration is unknown, or whether this number is still valid."""
 
 SMALLEST_CHANGE = 0.001
 """Smaller changes of the share of a batch that is reserved are differences of rounding."""
@@ -127,7 +127,7 @@ class TrajectoryApi:
     # --- registration
 
     async def register(self) -> None:
-        """Register, and take over where the run stands. Waits for the API and for a trainer.
+        """Register, and take over the trainer's step. Waits for the API and for a trainer.
 
         Raises EnvironmentSetupError if the API refuses the registration, or if neither the settings nor the trainer
         say how many steps the run has.
@@ -280,7 +280,7 @@ class TrajectoryApi:
                 await asyncio.sleep(MAX_DELAY_S)
 
     async def _sign_off(self, env_id: int) -> None:
-        """Let the share of an environment go to the others. Raises ApiError."""
+        """Release the share of an environment, so that other environments can use it. Raises ApiError."""
         await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
 
     async def _until_answered(
@@ -331,7 +331,7 @@ class TrajectoryApi:
             "check env.rollout_server_url, and what the answer says about the settings."
         )
 
-    # --- where the run stands
+    # --- the status
 
     def doubt(self) -> None:
         """Note that this client made no requests for a while, in which the API may have restarted."""
@@ -340,8 +340,8 @@ class TrajectoryApi:
     async def poll(self) -> dict[str, Any] | None:
         """Request the API's status of this environment once. Several polls may be in flight at the same time.
 
-        Returns None if the request failed, so that the API counts as unavailable until `status` returns, and if a
-        later request has been answered before this one.
+        Returns None if the request failed; then the API counts as unavailable until `status` returns. Also returns
+        None if the API has answered a later request first.
         """
         number = next(self._status_requests)
         step = self._state.step
@@ -399,7 +399,7 @@ class TrajectoryApi:
     def deliver(self, payload: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> asyncio.Task[None]:
         """Begin to deliver a group, with as many attempts as it takes.
 
-        `sampled_at` is the trainer's step at which the sampling of the group began; None stands for the present step.
+        `sampled_at` is the trainer's step at which the sampling of the group began; None means the current step.
         `on_outcome` receives the outcome, unless the run ends before there is one.
         """
         task = asyncio.create_task(self._deliver(payload, sampled_at, on_outcome))
@@ -441,7 +441,7 @@ class TrajectoryApi:
         if self._config.train_temperature is not None:
             # Trainers divide their logits by it.
             parameters["temperature"] = self._config.train_temperature
-        # A subclass may have set parameters of its own.
+        # A subclass may have set other parameters.
         parameters |= payload.get("generation_params") or {}
         parameters["sampled_at_step"] = sampled_at
         try:

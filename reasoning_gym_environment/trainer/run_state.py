@@ -1,4 +1,4 @@
-"""What a run learns from its trainer, and what changes while it runs. The settings of a run do not change."""
+"""The changing state of a run, including the facts that it learns from its trainer. Its settings do not change."""
 
 from __future__ import annotations
 

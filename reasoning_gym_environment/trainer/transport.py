@@ -114,14 +114,14 @@ class _SingleConnection:
     """A connection to one process of run-api, which ends with that process.
 
     The API shows its trainer on the connection that then carries the group. If it restarts in between, the request for
-    the group fails, and no group reaches an API that knows no trainer. Where the other end closes the connection after
-    each answer, a second connection carries the group, directly after the first.
+    the group fails, and no group reaches an API that knows no trainer. If the API or a proxy closes the connection
+    after each answer, a second connection carries the group, directly after the first.
     """
 
     def __init__(self) -> None:
         self._is_connected = False
         self._is_kept = True
-        """Whether the other end keeps the connection open after an answer."""
+        """Whether the API, or a proxy before it, keeps the connection open after an answer."""
 
     def session(self) -> aiohttp.ClientSession:
         """A session with this connection. The caller closes it."""
@@ -131,7 +131,7 @@ class _SingleConnection:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
 
     async def _refuse_second_connection(self, *_: Any) -> None:
-        # aiohttp would otherwise connect again by itself, perhaps to another process.
+        # Otherwise aiohttp would reconnect automatically, perhaps to another process.
         if self._is_connected and self._is_kept:
             raise ApiError("the connection was closed")
         self._is_connected = True

@@ -21,13 +21,13 @@ CLOSED = (
 
 
 class Service(Protocol):
-    """What a LoopThread starts, runs and closes."""
+    """The interface of an object that a LoopThread starts, uses and closes."""
 
     async def start(self) -> None:
         """Begin. Raises EnvironmentSetupError."""
 
     async def close(self) -> None:
-        """End all that `start` has begun."""
+        """End everything that `start` has begun."""
 
 
 class LoopThread:

@@ -33,4 +33,4 @@ class _LogLines:
             logger.info("%s", line)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing, because no text is buffered."""

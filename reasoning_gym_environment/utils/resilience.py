@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
-    """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
+    """The result of `work`. Cancels `work` after `seconds` (None: never), or when the caller is cancelled.
 
-    Raises TimeoutError if `work` has no result by then. Waits until `work` has ended, also if it takes long to react to
+    Raises TimeoutError if `work` has no result by then. Waits until `work` has ended, even if it takes long to react to
     the cancellation.
     """
     async with asyncio.timeout(seconds):

@@ -29,7 +29,8 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
     """Run `work`, then `close`, however the work ended.
 
     SIGINT and SIGTERM cancel the work. The process then closes and exits with 128 + the number of the signal. A second
-    signal ends the process immediately. Launchers often repeat a signal at once: that is still the first.
+    signal ends the process immediately. Launchers often repeat a signal immediately: such a repeat does not count as
+    a second signal.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

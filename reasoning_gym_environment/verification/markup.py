@@ -233,7 +233,7 @@ _LAYOUT = _compiled(
         r"[ \t]+": " ",
     }
 )
-"""What stands for plain blanks, lines, brackets, digits and indices -> the plain sign."""
+"""Patterns of other notations for blanks, lines, brackets, digits and indices -> the plain sign."""
 _PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
 _MATH = _compiled(
     {

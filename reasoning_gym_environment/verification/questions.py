@@ -1,17 +1,18 @@
-"""What makes a question sound: items that are replaced, keys that are corrected, sentences that leave one meaning.
+"""Mends the questions of reasoning-gym: replaces items, corrects their keys, and adds clarifying sentences.
 
     an item of reasoning-gym ── is_sound ──no──> another item takes its place
                                    └────yes───> mended: its key is right, and its question has one meaning
 
-reasoning-gym makes items whose own answer is wrong, and questions that an honest reader can take in two ways. Training
-pays one of them. For each task with such items, the table QUESTIONS has the mending that keeps most of its items:
+The *key* of an item is the answer that reasoning-gym gives. Some keys are wrong. Some questions can honestly be read
+in two ways, but the key is right for a single reading. For each task with such items, the table QUESTIONS has the
+mending that keeps most items of the task:
 
-    is_sound     false if the item has no right answer, or if nothing says which of two readings is meant
-    corrected    the right answer, where it follows from the question
-    clarified    a sentence after the question, where both readings are honest
+    is_sound     false if the item has no right answer, or if a sentence cannot settle which of two readings is meant
+    corrected    the right answer, if it follows from the question
+    clarified    a sentence that is added to the question, if both readings are honest
 
-Mended questions belong to strict verification. With `native`, and in the published presets, items are the library's,
-word for word. docs/questions.md has the shares of the faults.
+Only strict verification mends questions. With `native`, and in the published presets, the items are the library's, word
+for word. docs/questions.md has the shares of the faults.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ Variables = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Mending:
-    """What is done about the faulty items of a task."""
+    """How the faulty items of a task are mended."""
 
     is_sound: Callable[[Entry], bool] | None = None
-    """False for an item without a right answer, or with two meanings that no sentence can settle."""
+    """Returns False for an item without a right answer, or with two meanings that no sentence can settle."""
 
     corrected: Callable[[Entry], str] | None = None
-    """The right answer of a sound item, which is mostly its own."""
+    """Returns the right answer of a sound item. For most items, this is the key."""
 
     clarified: Callable[[Entry], str] | None = None
-    """The sentence that leaves a sound question one meaning, or "" if it has one."""
+    """Returns the sentence that removes the second meaning of a sound question, or "" if it has a single meaning."""
 
 
 NOTHING = Mending()
 
 
 def is_sound(task: str, entry: Entry) -> bool:
-    """False for an item that training replaces by another, and that evaluations skip."""
+    """Whether the item can be used. Training replaces an unsound item by another item, and evaluations skip it."""
     mending = QUESTIONS.get(task_of(task, entry), NOTHING)
     return mending.is_sound is None or mending.is_sound(entry)
 
@@ -79,9 +80,10 @@ def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def aiw_is_sound(entry: Entry) -> bool:
-    """Matilda is one of the women in both circles, and all other women there are her colleagues. Some keys count her.
+    """Some keys are wrong, because they count Matilda among her own colleagues.
 
-    Some questions are about the brother of a man whose sister has one brother, himself.
+    Matilda is one of the women in both circles, and all other women there are her colleagues. Other questions ask about
+    the brother of a man who has none: his sister's only brother is the man himself.
     """
     question = entry["question"]
     if "Matilda" in question:
@@ -101,7 +103,7 @@ def aiw_clarified(entry: Entry) -> str:
 
 
 def _man_without_a_family(entry: Entry) -> tuple[str, int] | None:
-    """The man whose brother has sisters, and the number of brothers of the woman."""
+    """The man whose brother the question mentions, and the number of the woman's brothers."""
     found = re.search(
         r"and she also has (\d+) brothers\. How many sisters does (\w+)'s brother have", entry["question"]
     )
@@ -112,7 +114,7 @@ def _man_without_a_family(entry: Entry) -> tuple[str, int] | None:
 
 
 def basic_arithmetic_is_sound(entry: Entry) -> bool:
-    """Some divisions do not come out even, and the item rounds them down: it says that `3 + 1 / -(5 - 9)` is 3."""
+    """Some divisions leave a remainder, and the key rounds them down: it says that `3 + 1 / -(5 - 9)` is 3."""
     return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
 
 
@@ -120,7 +122,7 @@ def basic_arithmetic_is_sound(entry: Entry) -> bool:
 
 
 def bf_clarified(entry: Entry) -> str:
-    """Programs that count below zero show something else if a cell is larger than a byte."""
+    """The output of a program that counts below zero depends on the size of a cell."""
     return "Each cell of the memory is a byte: one less than 0 is 255, and one more than 255 is 0."
 
 
@@ -136,13 +138,13 @@ def caesar_cipher_is_sound(entry: Entry) -> bool:
 
 
 def calendar_arithmetic_is_sound(entry: Entry) -> bool:
-    """If the business days extend into the next year, the question gives the last day with the wrong year."""
+    """If the business days extend into the next year, the question names the wrong year for the last day."""
     end = entry["metadata"].get("end_date")
     return end is None or end[:4] in entry["question"]
 
 
 def calendar_arithmetic_clarified(entry: Entry) -> str:
-    """A date of figures can begin with the day, and a year without a number can be a leap year."""
+    """A date in figures can begin with the day, and a year without a number can be a leap year."""
     metadata = entry["metadata"]
     if re.search(r"\d\d/\d\d/\d{4}", entry["question"]):
         return "The date is written as month/day/year."
@@ -156,7 +158,7 @@ def calendar_arithmetic_clarified(entry: Entry) -> str:
 
 def circuit_logic_clarified(entry: Entry) -> str:
     """XOR of three and more inputs can also mean that exactly one of them is 1."""
-    # The inputs of a gate stand in successive lines.
+    # The question draws the inputs of a gate in successive lines.
     if not re.search(r"(.*⊕⊕.*\n){3}", entry["question"]):
         return ""
     return "XOR of several inputs is 1 if an odd number of them is 1."
@@ -169,19 +171,20 @@ RUNS_PROGRAMS = "codeio"
 """The task whose answers are the outputs of programs."""
 
 DIFFERS_NEXT_TIME = "differs_next_time"
-"""Metadata key of an item that differs if other random numbers are drawn."""
+"""Metadata key of an item that depends on random numbers."""
 
 _CLOCK = re.compile(r"\b(now|utcnow|today|time\.time)\(")
-"""How a program asks for the time or the date."""
+"""Calls in a program that read the time or the date."""
 
 _CHANCE = re.compile(r"\brandom\.(?!seed|Random\b)\w+\(|\b(randint|randrange|uniform|shuffle|randn)\(")
-"""How a program draws a random number. Two draws can give the same output, so that the items do not differ."""
+"""Calls in a program that draw a random number. DIFFERS_NEXT_TIME misses a program if two draws give equal outputs."""
 
 
 def codeio_is_sound(entry: Entry) -> bool:
-    """One in ten programs draws random numbers without a seed, or reads the clock, which the question does not show.
+    """One in ten programs draws random numbers without a seed, or reads the clock. The question shows neither.
 
-    Half of the questions ask for an input that gives the shown output. Most programs have many, and one is paid.
+    Half of the questions ask for an input that gives the shown output. Most programs have many such inputs, but the
+    verifier accepts one.
     """
     question = entry["question"]
     asks_for_input = "predict a feasible input" in question
@@ -250,7 +253,7 @@ def _exact(node: ast.expr) -> Fraction:
 
 
 def rounded(value: Fraction, digits: int) -> Decimal:
-    """The value with at most so many significant digits. A half is rounded away from zero."""
+    """The value, rounded to at most `digits` significant digits. A half is rounded away from zero."""
     # Division rounds once, to the nearest number, whatever the length of the exact value.
     context = Context(prec=digits, rounding=ROUND_HALF_UP)
     return context.divide(Decimal(value.numerator), Decimal(value.denominator))
@@ -263,14 +266,14 @@ NEUTRAL_NAMES = {
     "he": frozenset({"Aiden", "Atlas", "Finn", "Jayden", "Kai", "Logan", "Mason", "Phoenix", "Ryder", "Zion"}),
     "she": frozenset({"Aria", "Nova", "Rain", "River", "Sage", "Sky", "Willow", "Winter"}),
 }
-"""Names of the task that men and women have, by what the task takes them for."""
+"""Names of the task that both men and women have, by the sex that the task assumes."""
 
 
 def family_relationships_is_sound(entry: Entry) -> bool:
     """The answers for relatives by marriage and for some nieces and nephews are wrong.
 
-    For relatives by marriage, the item answers `What is Lily to William?` with what William is to Lily. It calls a
-    child niece or nephew depending on whether the aunt or uncle is a woman, although that depends on the child.
+    For relatives by marriage, the key of `What is Lily to William?` is what William is to Lily. The key chooses between
+    niece and nephew by the sex of the aunt or uncle, but the sex of the child decides this.
     """
     answer = str(entry["answer"])
     if answer.endswith("-in-law"):
@@ -281,7 +284,7 @@ def family_relationships_is_sound(entry: Entry) -> bool:
 
 
 def family_relationships_clarified(entry: Entry) -> str:
-    """The answer depends on whether the person is a man or a woman, and some names do not say so."""
+    """The answer depends on whether the person is male or female, and some names do not show this."""
     person = entry["metadata"]["person1"]
     if person in NEUTRAL_NAMES["he"]:
         return f"{person} is male."
@@ -294,7 +297,7 @@ def family_relationships_clarified(entry: Entry) -> str:
 
 
 def gsm_symbolic_is_sound(entry: Entry) -> bool:
-    """Some questions have a share of a student, of a card or of a pan as their answer, or no finite decimal number."""
+    """The answers of some questions are a fraction of a student, a card or a pan, or have no finite decimal form."""
     variables = entry["metadata"]["variables"]
     if "percent_group23" in variables:
         first = Fraction(variables["total_students"] * variables["percent_group1"], 100)
@@ -311,7 +314,7 @@ def gsm_symbolic_is_sound(entry: Entry) -> bool:
 
 
 def gsm_symbolic_corrected(entry: Entry) -> str:
-    """Some templates cut the result off to a whole number, or compute it with floats."""
+    """Some templates truncate the result to a whole number, or compute it with floats."""
     value = _exact_value(entry["metadata"]["variables"])
     if value is None:
         return str(entry["answer"])
@@ -352,7 +355,7 @@ def _half_up(value: Fraction) -> int:
 
 
 def intermediate_integration_corrected(entry: Entry) -> str:
-    """Where the library's own answer is an integral that it has not solved."""
+    """Some keys contain an integral that the library has not solved."""
     answer = str(entry["answer"])
     if "Integral" not in answer:
         return answer
@@ -377,7 +380,7 @@ def intermediate_integration_clarified(entry: Entry) -> str:
 
 
 def jugs_is_sound(entry: Entry) -> bool:
-    """The search for a solution gives up early. Where it says that there is none, there mostly is one."""
+    """The library's search gives up early. If the key says that there is no solution, there usually is a solution."""
     return "No solution" not in str(entry["answer"])
 
 
@@ -424,7 +427,7 @@ def letter_counting_clarified(entry: Entry) -> str:
 
 
 def list_functions_is_sound(entry: Entry) -> bool:
-    """Where all examples give 0 or 1, or the same number, nothing shows that the rule is to count."""
+    """If all examples give 0 or 1, or the same number, they do not show that the rule is to count."""
     shown = set(re.findall(r"Output \d+: (.*)", entry["question"]))
     shows_no_count = len(shown) == 1 or shown == {"[0]", "[1]"}
     return str(entry["answer"]) in shown or not shows_no_count
@@ -484,7 +487,7 @@ def maze_clarified(entry: Entry) -> str:
 
 
 def number_filtering_is_sound(entry: Entry) -> bool:
-    """If the list holds a number twice, as `-23.00` and as `-23.0`, the item's answer repeats the first of the two."""
+    """If the list holds a number twice, as `-23.00` and as `-23.0`, the key has the first form twice."""
     metadata = entry["metadata"]
     surplus = Counter(metadata["result"]) - Counter(metadata["original_numbers"])
     return not surplus
@@ -494,16 +497,16 @@ def number_filtering_is_sound(entry: Entry) -> bool:
 
 
 def number_sequence_is_sound(entry: Entry) -> bool:
-    """Some sequences follow a simpler rule than the rule that made them, and this rule continues them differently."""
+    """Some sequences also follow a simpler rule than the generator's, and the simpler rule gives another next term."""
     *shown, hidden = entry["metadata"]["sequence"]
     return all(value == hidden for value in continuations(shown))
 
 
 def continuations(terms: Sequence[int]) -> Iterator[int]:
-    """The next term by each simple rule that the terms follow, if there are enough terms to see it."""
+    """The next term by each simple rule that the terms follow, if there are enough terms to show the rule."""
     differences = _differences(terms)
     for degree in range(1, 3):
-        # A line through two points, or a parabola through three, says nothing.
+        # A line fits any two points, and a parabola fits any three.
         if len(terms) >= degree + 3 and len(set(differences[degree])) == 1:
             yield sum(row[-1] for row in differences[: degree + 1])
             return
@@ -530,7 +533,7 @@ def _differences(terms: Sequence[int]) -> list[list[int]]:
 
 
 def polynomial_equations_is_sound(entry: Entry) -> bool:
-    """The formula for three real roots of a cubic uses complex numbers, and the item omits such roots."""
+    """The formula for three real roots of a cubic uses complex numbers, and the key omits such roots."""
     # reasoning-gym, which made the item, has imported it.
     import sympy
 
@@ -567,10 +570,10 @@ def power_function_clarified(entry: Entry) -> str:
 
 
 def propositional_logic_is_sound(entry: Entry) -> bool:
-    """A formula of one or two letters is right. Everything follows from premises that contradict each other.
+    """Whether a formula of one or two letters is a right answer, and the premises do not contradict each other.
 
-    Items name their variables from P onwards. With more than 11 variables, the names after Z are signs such as `[`,
-    which no formula can contain.
+    Everything follows from premises that contradict each other. Items name their variables from P onwards. With more
+    than 11 variables, the names after Z are signs such as `[`, which no formula can contain.
     """
     letters = entry["metadata"]["variables"]
     if not set(ascii_uppercase).issuperset(letters):
@@ -582,7 +585,7 @@ def propositional_logic_is_sound(entry: Entry) -> bool:
 
 
 def propositional_logic_clarified(entry: Entry) -> str:
-    """A premise, and much that is weaker than the premises, follows from them too."""
+    """A copy of a premise follows from the premises too, and so do many weaker statements."""
     return (
         "Give a new statement, in fewer letters and connectives than the premises, that says all that the premises say "
         "about its letters."
@@ -662,7 +665,7 @@ def _sentences() -> dict[tuple[str, ...], str]:
 
 
 def simple_geometry_is_sound(entry: Entry) -> bool:
-    """Many polygons are not convex, as the question says: the remaining angle would have 180 degrees or more."""
+    """The question says that the polygon is convex. Often it is not: its last angle would have 180 degrees or more."""
     return float(entry["answer"]) < 180
 
 
@@ -697,15 +700,15 @@ def syllogism_is_sound(entry: Entry) -> bool:
 
 
 def syllogism_clarified(entry: Entry) -> str:
-    """In modern logic, `All A are B` holds if there is no A."""
+    """In modern logic, `All A are B` is true if there is no A."""
     return "Take for granted that at least one of each kind that is named exists."
 
 
 def follows(premises: Sequence[str], conclusion: str) -> bool:
     """Whether the conclusion holds in every world in which the premises hold and every kind of thing exists.
 
-    A statement is `All A are B`, `No A are B`, `Some A are B` or `Some A are not B`. The items take for granted that
-    every kind exists.
+    A statement is `All A are B`, `No A are B`, `Some A are B` or `Some A are not B`. The items assume that every kind
+    exists.
     """
     words = " ".join([*premises, conclusion]).split()
     kinds = set(words) - {"All", "No", "Some", "are", "not"}
@@ -740,7 +743,7 @@ def _holds(statement: str, world: Collection[Collection[str]]) -> bool:
 
 
 def time_intervals_is_sound(entry: Entry) -> bool:
-    """A weekday in brackets makes reasoning-gym overlook the time zone behind it. Some ends lie before their starts."""
+    """A weekday in brackets makes reasoning-gym overlook the time zone after it. Some ends are before their starts."""
     metadata = entry["metadata"]
     time_format = metadata["format"]
     if "(%A)" in time_format and time_format.endswith("%z"):
@@ -749,7 +752,7 @@ def time_intervals_is_sound(entry: Entry) -> bool:
 
 
 def time_intervals_corrected(entry: Entry) -> str:
-    """With milliseconds in the answer, half of the keys are a millisecond short."""
+    """If the answer has milliseconds, half of the keys are one millisecond too small."""
     metadata = entry["metadata"]
     if metadata["expected_format"] != "HH:MM:SS.mmm":
         return str(entry["answer"])
@@ -761,7 +764,7 @@ def time_intervals_corrected(entry: Entry) -> str:
 
 
 def time_intervals_clarified(entry: Entry) -> str:
-    """Seconds can be cut off or rounded, and a date of figures can begin with the day."""
+    """Seconds can be truncated or rounded, and a date in figures can begin with the day."""
     metadata = entry["metadata"]
     sentences = []
     if "%m/%d/%Y" in metadata["format"]:
@@ -779,7 +782,7 @@ def _moment(text: str) -> datetime:
 
 
 def tsumego_is_sound(entry: Entry) -> bool:
-    """Some keys do not capture what the question asks for."""
+    """Some keys do not capture the stones that the question asks for."""
     return validators.tsumego(entry, entry["answer"])
 
 
@@ -842,4 +845,4 @@ OPEN_FAULTS: Mapping[str, str] = {
     "rearc": "two rules fit about 2 % of the items",
     "number_sequence": "no simple rule that was tried fits 15 % of the items, and another simple rule fits 0.5 %",
 }
-"""What is known about the questions of a task and not mended, for a person. The audit calls no such task sound."""
+"""Known faults that are not mended, as texts for a reader. The audit never calls such a task sound."""

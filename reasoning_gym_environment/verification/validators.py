@@ -193,7 +193,7 @@ MAX_BLOCKED = 2
 
 
 def sokoban(entry: Entry, answer: str) -> bool:
-    """In the end every box stands on a goal, and at most MAX_BLOCKED steps had no effect."""
+    """Whether every box is on a goal at the end, and at most MAX_BLOCKED steps had no effect."""
     from reasoning_gym.games.contrib.sokoban.src.game import Game
 
     lines = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
@@ -375,7 +375,7 @@ def _makes(
 ) -> bool:
     """Whether the expression has the value `target` and uses exactly these numbers.
 
-    `also` are operators that are allowed in addition to those of `evaluate`.
+    `also` are operators that are allowed in addition to the operators of `evaluate`.
     """
     plain = plain_math(answer).replace("^", "**").translate(_ROUND_BRACKETS)
     value, used = evaluate(plain, *also)

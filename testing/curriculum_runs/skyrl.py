@@ -1,6 +1,6 @@
 """SkyRL's library of environments, with a batch at a time as its generator runs them.
 
-SkyRL itself is not installed. The order of the rows is that of a shuffled data loader, as in its build_dataloader.
+SkyRL itself is not installed. A shuffled data loader decides the order of the rows, as in SkyRL's build_dataloader.
 """
 
 from __future__ import annotations

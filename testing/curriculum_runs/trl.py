@@ -51,7 +51,7 @@ def run(path: str, groups: int, start: int = 0) -> list[Any]:
 
     def seen(item: Any) -> dict[str, Any]:
         row = row_of(item)
-        # The same question may come again.
+        # A question may repeat.
         asked.pop(row["question"], None)
         turns.pop(row["question"], None)
         asked[row["question"]] = row

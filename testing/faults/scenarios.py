@@ -1,7 +1,7 @@
-"""What breaks, and what is lost: each scenario is a run of real processes in which something happens.
+"""Scenarios with faults. Each scenario is a run of real processes, and counts the losses after a fault.
 
-The run has atroposlib's run-api, `serve`, a mock inference server and a small trainer, over real HTTP. After the event
-it continues, SIGTERM ends it, and the scenario counts its losses.
+The run has atroposlib's run-api, `serve`, a mock inference server and a small trainer, over real HTTP. After the fault
+the run continues until SIGTERM ends it, and the scenario counts its losses.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def kill_9(folder: Path, *, kills: int = KILLS, seed: int = 0) -> dict[str
 
 
 async def disk_full(folder: Path, *, groups: int = 60) -> dict[str, Any]:
-    """Groups that a full disk refuses are lost to the dumps, which is said and counted; training goes on."""
+    """While the disk is full, the dumps lose groups. The log reports and counts them, and training continues."""
     async with World(folder) as world:
         process = await world.serve()
         await world.groups(10)
@@ -219,7 +219,7 @@ SPOILED: dict[str, Spoil] = {
 
 
 async def hanging(folder: Path, *, count: int = 6, timeout_s: int = 30) -> dict[str, Any]:
-    """`longest_stop_s`: without a group at the trainer, until the requests have failed and are made again."""
+    """`longest_stop_s`: the longest time without a group at the trainer, until requests time out and are repeated."""
     settings = ("--env.max_num_workers", str(count), "--env.max_batches_offpolicy", "100")
     async with World(folder, *settings, "--openai.timeout", str(timeout_s)) as world:
         process = await world.serve()
@@ -250,7 +250,7 @@ async def removed(folder: Path) -> dict[str, Any]:
 
 
 async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str, Any]:
-    """`registered_as`: the numbers of the instances, of which none may be that of another, after each restart."""
+    """`registered_as`: the numbers of the instances after each restart. No two instances may have the same number."""
     chance = random.Random(seed)
     async with World(folder) as world:
         processes = [await world.serve(number) for number in range(INSTANCES)]
@@ -260,11 +260,11 @@ async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str,
         for _ in range(restarts):
             world.trains.clear()
             await world.kill_api()
-            # Instances that stand still register later than the others.
+            # All instances are stopped, and continue in a random order, so they register in this order.
             order = chance.sample(range(INSTANCES), INSTANCES)
             for number in order:
                 processes[number].send_signal(signal.SIGSTOP)
-            # No process of run-api starts in less time than an instance needs to notice that it stood still.
+            # run-api never starts faster than an instance notices that it was stopped.
             await asyncio.sleep(2.0)
             await world.start_api()
             world.trains.set()
@@ -287,7 +287,7 @@ async def shares(folder: Path, *, restarts: int = 3, seed: int = 0) -> dict[str,
         await world.groups(10)
         found.append({"after": "a kill", **await world.shares()})
         ends = await asyncio.gather(*(world.end(process) for process in processes))
-        different = {json.dumps([one["unallocated_fraction"], one["env_weights"]]) for one in found}
+        different = {json.dumps([shares["unallocated_fraction"], shares["env_weights"]]) for shares in found}
         return {"shares": found, "as_at_the_start": len(different) == 1, "ends": ends, **world.losses()}
 
 

@@ -164,7 +164,7 @@ class World:
         return len(left)
 
     def log(self, number: int = 0) -> str:
-        """What all starts of an instance have printed."""
+        """The log of all starts of an instance."""
         return (self.folder / f"serve-{number}.log").read_text(encoding="utf-8", errors="replace")
 
     def items_drawn(self, number: int) -> int:
@@ -287,7 +287,7 @@ class World:
         return lines, broken
 
     def _lost_items(self, number: int, lines: list[dict[str, Any]]) -> int:
-        """Items of the stream before the next one that are neither dumped nor pending."""
+        """The number of drawn items that are neither dumped nor pending."""
         [latest] = (self.folder / "checkpoints").glob(f"env_checkpoints/*-i{number}/latest.json")
         state = json.loads(latest.read_text())["reasoning_gym_environment"]["state"]
         dumped = {line["index"] for line in lines if line["run"] == state["dumps"]["run_id"]}

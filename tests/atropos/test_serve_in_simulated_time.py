@@ -324,7 +324,7 @@ def test_an_evaluation_that_the_end_of_the_run_stops_is_reported(caplog: pytest.
     )
     assert world.run.state.step < 10, "the last batches are in the queue"
     assert world.evaluations == 1
-    assert "The run ends before its last evaluation has ended" in caplog.text
+    assert "The run ends before its last evaluation has finished" in caplog.text
 
 
 def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() -> None:

@@ -82,7 +82,7 @@ def test_a_question_that_is_missing_changes_the_manifest(folder: Path, capsys: p
     rows = rows_of(folder)
     write(folder, rows[1:])
     assert benchmark.main(["--check", str(folder)]) == 1
-    assert "and another one in" in capsys.readouterr().err
+    assert "but a different manifest in" in capsys.readouterr().err
 
 
 def test_a_file_without_questions_is_refused(folder: Path) -> None:

@@ -72,7 +72,7 @@ async def test_a_log_without_a_terminal_shows_the_progress(
             return await super().generate(task, *arguments, **options)
 
     building = asyncio.ensure_future(build(generator=StuckWithGcd()))
-    expected = "The held-out questions of 1 of 2 tasks are made. The next unfinished task is gcd."
+    expected = "The held-out questions of 1 of 2 tasks are ready. The next unfinished task is gcd."
     await until(lambda: expected in caplog.text)
     may_end.set()
     assert len(await building) == 8

@@ -65,7 +65,7 @@ def test_the_log_says_when_the_system_message_stands_in_front_of_the_question(ca
     caplog.set_level("INFO")
     prompt = ChatTokenizer(FAMILIES["Gemma 2"].tokenizer(), "gemma").render(messages("q", "s"))
     assert prompt.messages == [{"role": "user", "content": "s\n\nq"}]
-    assert "gemma takes no system message, so its text stands in front of the question" in caplog.text
+    assert "gemma takes no system message, so its text goes in front of the question" in caplog.text
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{{ messages[7].content.x }}", "nothing"])

@@ -335,7 +335,7 @@ async def test_a_wrong_tokenizer_is_an_error_of_the_settings(byte_tokenizer: Any
     [right] = (await server(ids).sample(PROMPT, GROUP)).completions
     assert right == RawCompletion("stop", ids, [-0.5] * len(ids), reported_text=TEXT)
     with pytest.raises(
-        EnvironmentSetupError, match=r"'my/tokenizer' is not that of the model 'm' .* env.tokenizer_name"
+        EnvironmentSetupError, match=r"'my/tokenizer' is not the tokenizer of the model 'm' .* env.tokenizer_name"
     ):
         await server(shifted(ids)).sample(PROMPT, GROUP)
 

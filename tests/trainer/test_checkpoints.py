@@ -324,7 +324,7 @@ async def test_a_start_that_fails_before_it_has_loaded_the_state_leaves_the_save
     first.loaded()
     await first.save(5, 42)
     second = start(5, beside=True)
-    with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
+    with pytest.raises(EnvironmentSetupError, match="Set a different instance_id for each process"):
         second.loaded()
     first.checkpoints.leave()
     # The folder is free by the time at which the second process closes.
@@ -352,7 +352,7 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     assert start(5, name=None, number=7, beside=True).loaded() == 1
     named = start(name="../b", beside=True)
     assert named.loaded() is None and folders()[0].startswith("run-.._b+")
-    with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
+    with pytest.raises(EnvironmentSetupError, match="Set a different instance_id for each process"):
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()

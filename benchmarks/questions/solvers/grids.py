@@ -383,7 +383,7 @@ def _spread_to_the_dot_before(row: Row) -> Row | None:
 
 
 def _continued_pattern(row: Row) -> Row | None:
-    """The cells at the beginning stand there twice."""
+    """The object begins with a block of cells and a copy of this block."""
     length = _object(row).end // 2
     if not length or row[:length] != row[length : 2 * length]:
         return None

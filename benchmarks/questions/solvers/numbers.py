@@ -34,7 +34,7 @@ def evaluate(expression: str, variables: Mapping[str, Fraction] | None = None) -
 
     Raises ValueError for anything but numbers, the variables, parentheses, signs and `+ - * / **`.
     """
-    # A decimal of many digits would lose some of them as a float, so that the parser gets names instead.
+    # As a float, a decimal with many digits would lose some of its digits. So the parser gets names instead.
     values = dict(variables or {})
 
     def named(found: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def exact_decimal(number: Fraction) -> str | None:
 
 
 def rounded_to_digits(number: Fraction, digits: int) -> Decimal:
-    """The number with so many significant digits. A half is rounded away from zero."""
+    """The number, rounded to `digits` significant digits. A half is rounded away from zero."""
     context = Context(prec=digits, rounding=ROUND_HALF_UP)
     return context.divide(Decimal(number.numerator), Decimal(number.denominator))
 
@@ -93,7 +93,7 @@ def as_fraction(text: str) -> Fraction | None:
 
 
 def exact_number(number: Fraction) -> Solution:
-    """An exact number, in whatever notation."""
+    """An exact number, in any notation."""
     answers = [str(number)]
     decimal = exact_decimal(number)
     if decimal is not None and decimal not in answers:
@@ -302,13 +302,13 @@ def complex_arithmetic(question: str) -> Solution:
     else:
         norm = c * c + d * d
         result = ((a * c + b * d) / norm, (b * c - a * d) / norm)
-    # The largest numbers of the task are floats: a quotient can miss a whole number by a part of 10**16.
+    # The largest numbers of the task are floats. A quotient can differ from a whole number by a part of 10**16.
     result = (_without_noise(result[0]), _without_noise(result[1]))
     return Solution(_complex_notations(*result), judge=lambda key: _complex_of(key) == result)
 
 
 def _without_noise(number: Fraction) -> Fraction:
-    """The whole number that is so near that digits of a float cannot tell the difference."""
+    """The nearest whole number, if a float cannot tell the difference. Otherwise the number itself."""
     return Fraction(round(number)) if abs(number - round(number)) <= abs(number) / 10**14 else number
 
 
@@ -411,7 +411,7 @@ def dice(question: str) -> Solution:
 
 
 def _with_die(ways: Mapping[int, int], sides: int) -> dict[int, int]:
-    """In how many ways each total is rolled, with one more die."""
+    """The number of ways to roll each total with one more die."""
     after: dict[int, int] = {}
     for total, count in ways.items():
         for shown in range(1, sides + 1):
@@ -469,7 +469,7 @@ def aiw(question: str) -> Solution:
         return _colleagues(question)
     women = _numbers_of("female friends" if "friends" in question else "sisters", question)[0]
     if "friends" in question:
-        # All are friends of each other, the woman too.
+        # All are friends of each other, including the woman.
         return value(women + 1)
     asked = re.search(r"How many sisters does (\w+)'s brother have", question)
     assert asked is not None
@@ -486,8 +486,8 @@ def _numbers_of(kind: str, question: str) -> list[int]:
 def _colleagues(question: str) -> Solution:
     """The person of the exception belongs to both circles.
 
-    She is one of the women that each of the two counts. Her female colleagues are the other women of both circles, and
-    the woman around whom the first circle is.
+    Both the woman and the man of the question count her. Her female colleagues are the remaining women of both circles,
+    and the woman whose circle is the first.
     """
     of_woman, of_man = _numbers_of("female colleagues", question)
     return value((of_woman - 1 + 1) + (of_man - 1))
@@ -573,7 +573,7 @@ def _orthocenter(a: Point, b: Point, c: Point) -> Solution:
 
 
 def _near_number(number: float, unit: str) -> Solution:
-    """A number that the question wants with three decimals. A key with two decimals is taken for right."""
+    """A number that the question wants with three decimals. A key with two decimals also counts as right."""
     answers = [f"{number:.3f}{unit}"]
     if unit:
         answers.append(f"{number:.3f}")
@@ -631,7 +631,7 @@ def _leap_year(question: str) -> Solution | None:
 
 
 def _weekday_in_unknown_year(question: str) -> Solution | None:
-    """The weekday of the first of January is given, and the year is not."""
+    """The question has the weekday of the first of January, but no year."""
     if "January 1" not in question and "first day of the year" not in question:
         return None
     found = re.search(rf"({A_WEEKDAY})", question)
@@ -729,7 +729,7 @@ def time_intervals(question: str) -> Solution:
         try:
             start = _moment(found.group(1), is_day_first)
             end = _moment(found.group(2), is_day_first)
-        # A month above 12: the date is not written this way.
+        # The month is above 12, so the date has another format.
         except ValueError:
             continue
         if start is None or end is None:
@@ -781,7 +781,7 @@ def _moment(text: str, is_day_first: bool) -> datetime | None:
 
 
 def _shown(elapsed: timedelta, has_days: bool, clock: str) -> str:
-    """A duration in the form that the question wants. Parts that the form has no place for are cut off."""
+    """A duration in the form that the question wants. Units smaller than the form shows are cut off."""
     days = elapsed // timedelta(days=1)
     rest = elapsed - timedelta(days=days) if has_days else elapsed
     hours, rest = divmod(rest, timedelta(hours=1))
@@ -864,13 +864,13 @@ def _affine_rules(terms: Sequence[int]) -> Iterator[int]:
 
 
 def _last_terms(terms: Sequence[int]) -> Iterator[int]:
-    """The sequence has come to rest."""
+    """The last terms are equal."""
     if len(terms) >= 6 and len(set(terms[-4:])) == 1:
         yield terms[-1]
 
 
 def _two_term_rules(terms: Sequence[int]) -> Iterator[int]:
-    """Each term is made of small multiples, or halves, of the two terms before it, and a small constant."""
+    """Each term is the sum of small multiples, or halves, of the two terms before it, and a small constant."""
     if len(terms) < 5:
         return
     factors = [Fraction(number) for number in range(-3, 4)]
@@ -1157,7 +1157,7 @@ WORDS = {
     "week": Fraction(7),
     "month": Fraction(30),
 }
-"""Words that the patterns of word problems read as numbers. A month is taken to have 30 days."""
+"""Words that the patterns of word problems read as numbers. A month counts as 30 days."""
 A_NUMBER = rf"([$£€]?(?:\d+/\d+|\d+(?:,\d{{3}})*(?:\.\d+)?)|{'|'.join(WORDS)})"
 
 WORD_PROBLEMS: Sequence[tuple[str, Callable[..., Fraction]]] = (
@@ -1456,7 +1456,7 @@ WORD_PROBLEMS: Sequence[tuple[str, Callable[..., Fraction]]] = (
         lambda n, a, k: n / (a + k * a),
     ),
 )
-"""Sentences and what they ask for. `#` stands for a number and `...` for any words."""
+"""Pairs of a sentence pattern and its formula. `#` stands for a number and `...` for any words."""
 
 
 def gsm_symbolic(question: str) -> Solution:
@@ -1497,7 +1497,7 @@ def _half_up(number: Fraction) -> int:
 
 
 def _share_of_spools(question: str, numbers: Sequence[Fraction]) -> Solution:
-    """What percentage of the spools has a colour. They are listed as two shades of a colour, and two of another."""
+    """The percentage of spools of a colour. The question lists two shades of one colour, and two of another colour."""
     colours = re.findall(r"\d+ (?:light|dark) (\w+)", question)
     asked = re.findall(r"What percent of her spools are (\w+)\?", question)[0]
     matching = [number for number, colour in zip(numbers, colours, strict=True) if colour == asked]

@@ -20,9 +20,9 @@ Cell = tuple[int, int]
 """A row and a column of a grid."""
 
 ENOUGH = 2
-"""Solutions of a puzzle after which a search ends."""
+"""A search ends after it has found this many solutions."""
 MANY = 20
-"""The same, where the key has to be among the solutions."""
+"""The same limit for puzzles whose key must be among the solutions."""
 NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 # --- grids of numbers
@@ -66,7 +66,7 @@ def latin_squares(grid: list[list[str]], box: int) -> Solution:
     peers = {cell: [other for other in cells if other != cell and sees(cell, other)] for cell in cells}
     for cell, number in givens.items():
         if any(givens.get(peer) == number for peer in peers[cell]):
-            return Solution(why="two of the numbers that are given are the same in a row, a column or a box")
+            return Solution(why="two numbers of the question are equal in a row, a column or a box")
 
     def allowed(filled: Mapping[Cell, int], cell: Cell) -> set[int]:
         return set(range(1, size + 1)) - {filled[peer] for peer in peers[cell] if peer in filled}
@@ -133,13 +133,16 @@ def futoshiki(question: str) -> Solution:
 
 
 def kakurasu(question: str) -> Solution:
-    """`... row sums [8, 8, 2, 6] and column sums [7, 7, 7, 3]`. A 1 counts the number of its column and of its row."""
+    """`... row sums [8, 8, 2, 6] and column sums [7, 7, 7, 3]`
+
+    A 1 adds the number of its column to the sum of its row, and the number of its row to the sum of its column.
+    """
     found = re.findall(r"\[([\d, ]+)\]", question)
     row_sums, column_sums = (list(map(int, numbers.split(","))) for numbers in found[:2])
     columns = len(column_sums)
 
     def rows_above(row: int, needs: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
-        """All ways to fill the rows up to this one. The columns still need these sums."""
+        """All ways to fill the rows up to `row`. The columns still need these sums."""
         if row == 0:
             if not any(needs):
                 yield []
@@ -215,7 +218,7 @@ def survo(question: str) -> Solution:
 
 @functools.lru_cache(maxsize=4)
 def digits_of_letters(letters: int) -> np.ndarray:
-    """All ways to give different digits to so many letters. Shape: (ways, letters)."""
+    """All ways to assign different digits to `letters` letters. Shape: (ways, letters)."""
     flat = itertools.chain.from_iterable(itertools.permutations(range(10), letters))
     return np.fromiter(flat, dtype=np.int8).reshape(-1, letters)
 
@@ -245,7 +248,7 @@ def cryptarithm(question: str) -> Solution:
 # --- logic
 
 Truth = Callable[[Mapping[str, bool]], bool]
-"""Whether a statement is true, if these persons tell the truth."""
+"""Decides whether a statement is true, given which persons tell the truth."""
 
 
 def parse_claim(text: str, truthful: str) -> Truth:
@@ -351,7 +354,7 @@ def zebra_puzzles(question: str) -> Solution:
     traits = [(name, word) for name, words in characteristics.items() for word in words]
 
     def trait_of(phrase: str) -> Trait | None:
-        """The trait that the phrase speaks of."""
+        """The trait that the phrase describes."""
         text = phrase.strip().lower()
         if (name_of_names, text) in traits:
             return name_of_names, text
@@ -390,15 +393,15 @@ def zebra_puzzles(question: str) -> Solution:
         relations.append((both[0][0], both[0][1], relation))
 
     def exists(domains: dict[Trait, set[int]]) -> bool:
-        """Whether all traits find a house. Narrows the sets of houses that it is given."""
+        """Whether every trait has a possible house. Narrows the sets of houses in `domains`."""
         is_changed = True
         while is_changed:
             before = sum(map(len, domains.values()))
             for first, second, relation in relations:
-                for one, other in ((first, second), (second, first)):
-                    holds = relation if one == first else lambda here, there, rule=relation: rule(there, here)
-                    domains[one] = {
-                        here for here in domains[one] if any(holds(here, there) for there in domains[other])
+                for trait, other in ((first, second), (second, first)):
+                    holds = relation if trait == first else lambda here, there, rule=relation: rule(there, here)
+                    domains[trait] = {
+                        here for here in domains[trait] if any(holds(here, there) for there in domains[other])
                     }
             for trait in traits:
                 if len(domains[trait]) == 1:
@@ -442,8 +445,8 @@ def syllogism(question: str) -> Solution:
     somebody = list(itertools.product((False, True), repeat=len(kinds)))
     *premises, conclusion = statements
     for is_there in itertools.product((False, True), repeat=len(somebody)):
-        world = [dict(zip(kinds, one, strict=True)) for one in itertools.compress(somebody, is_there)]
-        if not all(any(one[kind] for one in world) for kind in kinds):
+        world = [dict(zip(kinds, person, strict=True)) for person in itertools.compress(somebody, is_there)]
+        if not all(any(person[kind] for person in world) for kind in kinds):
             continue
         if all(holds(premise, world) for premise in premises) and not holds(conclusion, world):
             return value("No")
@@ -453,7 +456,7 @@ def syllogism(question: str) -> Solution:
 def holds(statement: Sequence[str | None], world: Iterable[Mapping[str, bool]]) -> bool:
     """Whether a statement of a syllogism is true in a world, which is the list of its inhabitants."""
     quantifier, subject, negation, predicate = statement
-    among = [one[str(predicate)] for one in world if one[str(subject)]]
+    among = [person[str(predicate)] for person in world if person[str(subject)]]
     if negation:
         among = [not is_so for is_so in among]
     if quantifier == "All":
@@ -512,7 +515,7 @@ def propositional_logic(question: str) -> Solution:
         possible = {tuple(truth(world) for truth in truths_of) for world in worlds}
         if second != f"¬{first}" and possible == {(False, True), (True, False), (True, True)}:
             answers.append(clause)
-    # A premise follows from itself, but to repeat it, in any form, concludes nothing.
+    # A premise follows from itself, but repeating it in any form is not a conclusion.
     answers = [answer for answer in answers if not any(say_the_same(answer, premise) for premise in premises)]
     if not answers:
         return undecided("neither a literal nor a clause of two literals follows")
@@ -678,7 +681,7 @@ State: TypeAlias = Any
 def shortest_walk(
     start: State, steps: Callable[[State], Iterable[tuple[str, State]]], is_end: Callable[[State], bool], limit: int
 ) -> list[str] | None:
-    """The moves of a shortest way from the start to an end, None if there is none among so many states."""
+    """The moves of a shortest path from the start to an end. None if the search finds no path in so many states."""
     came_from: dict[State, tuple[State, str] | None] = {start: None}
     waiting = deque([start])
     while waiting and len(came_from) < limit:
@@ -769,7 +772,7 @@ def tower_of_hanoi(question: str) -> Solution:
             return []
         if largest == 1:
             return [f"Move disk 1 from Peg {source} to Peg {target}"]
-        # With three pegs all disks above go to one peg. With more, half of them go out of the way first.
+        # With three pegs, all disks above move to one peg. With more pegs, half of these disks first move aside.
         aside = largest - 1 if len(free) == 1 else largest // 2
         away = free[0]
         first = move_tower(aside, source, away, (*free[1:], target))
@@ -811,7 +814,7 @@ def jugs(question: str) -> Solution:
     target = int(re.findall(r"target is: (\d+)", question)[0])
 
     def after(amounts: tuple[int, ...], move: str) -> tuple[int, ...] | None:
-        """What the jugs hold after a move, None if there is no such move."""
+        """The contents of the jugs after a move, or None if the move does not exist."""
         held = dict(zip(names, amounts, strict=True))
         fill = re.fullmatch(r"(fill|empty) (\w)", move)
         pour = re.fullmatch(r"pour (\w)->(\w)", move)
@@ -1024,7 +1027,7 @@ def knight_swap(question: str) -> Solution:
         return is_swapped(state)
 
     answers = [json.dumps(path)]
-    # Both players move a knight away and back. Then the game is where it began.
+    # Both players move a knight away and back. This returns the game to its start.
     for move, state in steps(start):
         for reply, _ in steps(state):
             back = [",".join([hop[0], *hop[2:].split(",")[::-1]]) for hop in (move, reply)]
@@ -1047,7 +1050,7 @@ def mahjong_puzzle(question: str) -> Solution:
             result = "Peng"
         hand[card] += 1
         if hand[removed] < 1:
-            return undecided(f"no card {removed} is there to be removed")
+            return undecided(f"the hand has no card {removed} to remove")
         hand[removed] -= 1
     return value(result)
 
@@ -1086,7 +1089,7 @@ def rush_hour(question: str) -> Solution:
     start = tuple(parts[name][0][1 if is_level[name] else 0] for name in names)
     path = shortest_walk(start, steps, lambda state: state[red] == last, 60_000)
     if path is None:
-        return undecided("the search of 60,000 positions found no way out")
+        return undecided("a search of 60,000 positions found no solution")
     return Solution([" ".join(path)])
 
 
@@ -1094,7 +1097,7 @@ DIRECTIONS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 def sokoban(question: str) -> Solution:
-    """`You are going to solve a 'sokoban' puzzle. ...`. A move against a wall or a stuck box is no move."""
+    """`You are going to solve a 'sokoban' puzzle. ...`. A move against a wall or a stuck box changes nothing."""
     lines = [line.split() for line in question.split("Here is your puzzle:")[1].strip().splitlines()]
     cells = {(row, column): mark for row, line in enumerate(lines) for column, mark in enumerate(line)}
     goals = {cell for cell, mark in cells.items() if mark in "X$%"}
@@ -1142,7 +1145,7 @@ TURNS: Mapping[str, tuple[int, int, Callable[[int, int, int], Point]]] = {
     "F": (2, 1, lambda x, y, z: (y, -x, z)),
     "B": (2, -1, lambda x, y, z: (-y, x, z)),
 }
-"""For each move of Singmaster: the axis, the side of the layer, and where a sticker of the layer goes."""
+"""For each move in Singmaster's notation: the axis, the side of the layer, and the new place of a sticker."""
 
 
 def stickers() -> list[Point]:
@@ -1165,7 +1168,7 @@ def face_of(place: Point) -> Point:
 
 
 def turned(name: str) -> tuple[int, ...]:
-    """For each sticker of the picture, which sticker is there after the move. `R'` is the opposite of `R`."""
+    """For each place of the picture, the sticker that is there after the move. `R'` is the inverse of `R`."""
     places = stickers()
     axis, side, goes_to = TURNS[name[0]]
     source = list(range(len(places)))
@@ -1181,7 +1184,7 @@ def turned(name: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=2)
 def cubes_around(start: tuple[int, ...], most: int) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """All cubes within so many quarter turns, with the moves that lead to them."""
+    """All cubes within `most` quarter turns of the start, with the moves that lead to each cube."""
     moves = {name + mark: turned(name + mark) for name in TURNS for mark in ("", "'")}
     reached: dict[tuple[int, ...], tuple[str, ...]] = {start: ()}
     newest = [start]
@@ -1221,8 +1224,8 @@ def rubiks_cube(question: str) -> Solution:
 def tsumego(question: str) -> Solution:
     """`Tsumego time. Black to play and capture some stones. Find the key move.`
 
-    The solver looks one move ahead: it gives the moves that capture the most stones at once. Whether a slower plan
-    captures more, only a player can say.
+    The solver looks one move ahead, and returns the moves that capture the most stones directly. It cannot tell whether
+    a slower plan captures more.
     """
     lines = re.findall(r"^ ?(\d+) ([.XO](?: [.XO])*)$", question, re.M)
     stones = {(int(row), column): mark for row, line in lines for column, mark in enumerate(line.split())}
@@ -1240,13 +1243,13 @@ def tsumego(question: str) -> Solution:
     counts = {move: captured(move) for move, mark in stones.items() if mark == "."}
     most = max(counts.values())
     if most == 0:
-        return undecided("no move captures at once")
+        return undecided("no single move captures stones")
     answers = ["ABCDEFGHIJKLMNOPQRST"[column] + str(row) for (row, column), count in counts.items() if count == most]
-    return Solution(answers, why=f"captures {most} at once")
+    return Solution(answers, why=f"captures {most} stones in one move")
 
 
 def group_of(board: Mapping[Cell, str], start: Cell) -> tuple[set[Cell], bool]:
-    """The stones that are joined to this stone, and whether one of them has a free cell beside it."""
+    """The stones that are connected to this stone, and whether the group has a free cell beside it."""
     group = {start}
     waiting = [start]
     has_liberty = False

@@ -147,7 +147,7 @@ def group_anagrams(question: str) -> Solution:
     in_order = list(groups.values())
     backward = [group[::-1] for group in reversed(in_order)]
     if any(len(group) == 1 for group in in_order):
-        return undecided("a word has no anagram in the list: it may be left out, or be a group of its own")
+        return undecided("a word has no anagram in the list: it may be missing in the answer, or form a group alone")
     return Solution([json.dumps(in_order), str(in_order), json.dumps(backward)], judge=judge)
 
 
@@ -415,7 +415,7 @@ def apply_suffix_rule(rule: str, text: str) -> str:
 
 
 def string_manipulation(question: str) -> Solution:
-    """Apply the first rule that applies, until none does or a text comes again."""
+    """Apply the first rule that applies, until no rule applies or a text repeats."""
     rules = re.findall(r"^\d+\. (.*)$", question, re.MULTILINE)
     text = question.partition("list of rules:")[2].split()[0]
     seen = {text}
@@ -506,7 +506,7 @@ def emoji_mystery(question: str) -> Solution:
     points = [ord(character) for character in encoded[1:]]
     low = [point - 0xFE00 if point <= 0xFE0F else point - 0xE0100 + 16 for point in points if point >= 0xFE00]
     sentence = bytes(low).decode()
-    # Some emojis end with a variation selector of their own, which decodes to a control character.
+    # Some emojis already end with a variation selector, which decodes to a control character.
     return value(sentence.removeprefix("\x0f"))
 
 
@@ -907,7 +907,7 @@ RELATIONS = {
 
 
 def family_relationships(question: str) -> Solution:
-    """What one person is to another. The first names tell the sexes, unless a sentence does."""
+    """How one person is related to another. If no sentence says the sex of a person, the first name does."""
     family = r"(\w+) is married to (\w+)\.(?: They have (?:a child|children) called ([^.]*)\.)?"
     spouses: dict[str, set[str]] = {}
     parents: dict[str, set[str]] = {}

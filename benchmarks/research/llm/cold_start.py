@@ -34,7 +34,7 @@ def main() -> None:
     optimizer = policy.Optimizer(model, options.rate, betas=(0.9, 0.99))
     began = time.monotonic()
     for number in range(options.batches):
-        batch = [examples[(number * BATCH + one) % len(examples)] for one in range(BATCH)]
+        batch = [examples[(number * BATCH + place) % len(examples)] for place in range(BATCH)]
         pairs = []
         for *prompt, reply in batch:
             text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)

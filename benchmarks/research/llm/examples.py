@@ -39,7 +39,7 @@ def is_short(problem: Any) -> bool:
 
 
 def reply(problem: Any) -> str:
-    """What the model should have answered."""
+    """The completion that the model should have written."""
     answer = right_answer(problem.task, problem.entry)
     return f"<think>{thought(problem.task, problem.entry)}</think>\n<answer>{answer}</answer>"
 

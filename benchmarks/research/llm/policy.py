@@ -5,7 +5,7 @@ A group is one prompt with several completions. It is computed as one sequence,
     prompt | completion 1 | completion 2 | ...
 
 in which each completion sees the prompt and itself, at the positions that it would have alone. So the prompt is
-computed once for its group. The log probabilities are those of separate sequences, to the rounding of bfloat16.
+computed once for its group. The log probabilities equal those for separate sequences, up to the rounding of bfloat16.
 """
 
 from __future__ import annotations

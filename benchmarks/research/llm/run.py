@@ -16,8 +16,8 @@ nothing but this:
     original      the original environment's way: reasoning-gym's default configs and its own scores
     shuffled      as ours, but the trainer permutes the rewards of each group: a control that should learn nothing
 
-Whatever ends the command, the same one resumes: weights, optimizer, the environment's state and each answered question
-are kept. Run it with the environment that `make llm` sets up; `serve` and `evaluate` run in the project's own.
+After any interruption, the same command resumes the run, with its weights, its optimizer, the environment's state and
+all answered questions. Run it in the Python environment that `make llm` sets up; `serve` and `evaluate` run in `.venv`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Arm:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.cold = self.work / "cold"
         self.names = EIGHT
-        """The tasks. `prepare` sets those of `--tasks all`."""
+        """The names of the tasks. With `--tasks all`, `prepare` sets them."""
         self.api = f"http://127.0.0.1:{self.port}"
         self.server = f"http://127.0.0.1:{self.port + 1}"
         self.command = str(options.bin / "reasoning-gym-env")

@@ -1,6 +1,6 @@
 """The command `serve` with another choice of tasks: serve_with_policy.py thompson|learnability serve OPTIONS.
 
-The policies are those of benchmarks/research/samplers.
+The policies are in benchmarks/research/samplers.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def call(url: str, body: Any = None) -> Any:
 
 
 class Group:
-    """One checked group of a batch. Raises ValueError for one that cannot be trained on."""
+    """One checked group of a batch. Raises ValueError if the trainer cannot use the group."""
 
     def __init__(self, sent: dict[str, Any], tokenizer: Any, *, group_size: int, shuffle: random.Random | None) -> None:
         size = len(sent["tokens"])
@@ -62,7 +62,7 @@ class Group:
                 or len(logprobs) != len(tokens)
             ):
                 raise ValueError("a mask does not mark exactly the completion")
-            if not all(math.isfinite(one) and one <= 0.0 for one in logprobs[start:]):
+            if not all(math.isfinite(logprob) and logprob <= 0.0 for logprob in logprobs[start:]):
                 raise ValueError("a log probability is none")
             if not all(0 <= token < len(tokenizer) for token in tokens):
                 raise ValueError("a token id is unknown")
@@ -107,7 +107,7 @@ def learn(model: Any, groups: list[Group]) -> dict[str, float]:
 
 
 def give_to_server(server: str, folder: Path) -> None:
-    """Let vLLM read the weights in `folder`; what it is generating goes on with them."""
+    """Let vLLM load the weights in `folder`. Unfinished completions continue with the new weights."""
     call(f"{server}/pause?mode=keep", {})
     try:
         call(
@@ -180,7 +180,7 @@ def main() -> None:
                 time.sleep(0.2)
             came = time.monotonic()
             shuffle = None if options.shuffle is None else random.Random(f"{options.shuffle} {step}")
-            groups = [Group(one, tokenizer, group_size=options.group_size, shuffle=shuffle) for one in batch]
+            groups = [Group(posted, tokenizer, group_size=options.group_size, shuffle=shuffle) for posted in batch]
             figures = learn(model, groups)
             if figures["gap"] > LARGEST_MEAN_GAP:
                 raise SystemExit(

@@ -1,1 +1,1 @@
-"""Task policies that benchmarks/research/real_learning.py compares with those of the package."""
+"""Task policies that benchmarks/research/real_learning.py compares with the policy of the package."""

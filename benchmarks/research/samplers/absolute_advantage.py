@@ -1,9 +1,9 @@
 """Mean absolute advantage as the reward of a bandit: self-evolving curriculum (SEC, arXiv 2505.14970).
 
-The value of a task is an exponential average of the mean absolute advantage of its groups. The advantage is that of
-GRPO: the reward minus the group's mean, divided by the group's standard deviation. Tasks are drawn by a softmax of
-their values. For rewards of 0 and 1 the mean absolute advantage is highest at an accuracy of one half, and 0 when all
-rewards are equal. A new task has the highest value.
+The value of a task is an exponential average of the mean absolute advantage of its groups. The advantage is
+GRPO's: the reward minus the group's mean, divided by the group's standard deviation. The policy draws tasks by a
+softmax of their values. For rewards of 0 and 1 the mean absolute advantage is highest at an accuracy of one half, and 0
+when all rewards are equal. A new task has the highest value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEARNING_RATE = 0.1
 """Share of the newest group in the value of its task."""
 
 TEMPERATURE = 0.3
-"""Of the softmax. A task whose groups all have equal rewards is drawn a 28th as often as one with the value 1."""
+"""Temperature of the softmax. The policy draws a task of value 1 about 28 times as often as a task of value 0."""
 
 
 class AbsoluteAdvantageTasks(PreferredTasks):

@@ -1,4 +1,4 @@
-"""What policies have in common that draw a task in proportion to a preference.
+"""The common part of policies that draw a task in proportion to a preference.
 
 FLOOR of the draws visit all tasks in shuffled rounds. The other draws are in proportion to weight * preference / (1 +
 failures since the task's last scored group).
