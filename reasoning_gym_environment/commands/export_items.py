@@ -177,7 +177,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
         default = EvaluationSettings.model_fields[setting].default
         settings[setting] = given.get(name, default)
     with Tasks(**task_settings(options)) as tasks:
-        held_out = HeldOut(tasks, **settings, show_progress=True)
+        held_out = HeldOut(tasks, **settings)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
 
