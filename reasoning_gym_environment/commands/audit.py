@@ -32,14 +32,13 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Outcome, Score
 from ..sampling.seeds import derive_seed
-from ..storage.whole_files import write_atomically
+from ..storage.files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
-from ..utils.progress import Progress
-from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
+from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
 from ..verification.questions import OPEN_FAULTS, is_sound
 from . import audit_solver

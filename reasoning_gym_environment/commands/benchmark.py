@@ -22,8 +22,7 @@ from ..integrations.recipe import Recipe
 from ..records import Problem
 from ..sampling.seeds import question_digest
 from ..tasks import reasoning_gym_source as library
-from ..utils.progress import Progress
-from ..utils.terminal import path_name, printable
+from ..utils.terminal import Progress, path_name, printable
 from .dataset_folder import CARD
 
 QUESTIONS = Path(DATA_FILES["eval"])

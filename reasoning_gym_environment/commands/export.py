@@ -36,8 +36,7 @@ from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
-from ..utils.progress import Progress
-from ..utils.terminal import path_name, positive, share, whole
+from ..utils.terminal import Progress, path_name, positive, share, whole
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,

@@ -24,8 +24,7 @@ from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Row, Split, 
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
-from ..utils.progress import Progress
-from ..utils.terminal import positive, share, whole
+from ..utils.terminal import Progress, positive, share, whole
 from .dataset_folder import write_card
 from .items import right_answer, training_items
 from .options import task_settings

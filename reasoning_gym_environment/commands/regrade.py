@@ -37,8 +37,8 @@ from ..scoring.rewards import base_reward, neutral_if_unscored
 from ..scoring.scorer import score_with_retry
 from ..settings.components import TasksSettings, checked
 from ..storage.append_log import AppendLog, read_object
+from ..storage.files import write_atomically
 from ..storage.lines import UNSCORED, files_of, reward_fields, rollouts_in, sample_fields, unscored_fields
-from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names

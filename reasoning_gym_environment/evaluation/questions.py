@@ -30,8 +30,8 @@ from ..settings.components import EvaluationSettings
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.selectors import matching
-from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
+from ..utils.terminal import Progress
 from .published import PRESETS, published_presets
 
 logger = logging.getLogger(__name__)

@@ -30,13 +30,13 @@ from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer, score_with_retry
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
-from ..storage.file_names import EVALUATION_SETTINGS
+from ..storage.files import EVALUATION_SETTINGS
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
-from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
+from ..utils.terminal import Progress
 from .questions import EvalSet
 from .results import MORE_ROOM, PROMPT_TOO_LONG
 from .statistics import Question

@@ -12,8 +12,8 @@ from pathlib import Path
 from ..errors import EnvironmentSetupError
 from ..evaluation.published import beside_published
 from ..evaluation.runner import METRICS
+from ..storage.files import write_atomically
 from ..storage.lines import files_of
-from ..storage.whole_files import write_atomically
 from ..utils.terminal import check_file, not_negative, path_name, port
 from .comparison import compare
 from .live import HOST, LivePage, serve

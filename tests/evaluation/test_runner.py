@@ -25,7 +25,7 @@ from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 from reasoning_gym_environment.storage import patient_writer
 from reasoning_gym_environment.storage.append_log import AppendLog
-from reasoning_gym_environment.storage.file_names import EVALUATION_SETTINGS
+from reasoning_gym_environment.storage.files import EVALUATION_SETTINGS
 from testing.process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
