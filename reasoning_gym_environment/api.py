@@ -331,6 +331,15 @@ class ItemStream:
         load_into(self._item_source.stateful, state)
 
 
+def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
+    """An endless iterator of items as a training run draws them, for callers that have no rewards of them."""
+    stream = ItemStream(tasks, seed=seed)
+    for problem in stream:
+        # The stream learns nothing from the item and counts it as finished.
+        stream.observe(problem, [])
+        yield problem
+
+
 class HeldOut:
     """Questions that no training stream ever draws, and a model's results on them.
 

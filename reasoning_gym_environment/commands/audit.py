@@ -40,10 +40,10 @@ from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
+from ..verification.entries import right_answer
 from ..verification.questions import OPEN_FAULTS, is_sound
 from . import audit_solver
 from .audit_solver import FULL, Solver, load_solver
-from .items import right_answer
 from .options import add_exclude, add_task_modules, check_tasks
 
 LEVEL_S = 60.0

@@ -23,7 +23,7 @@ from ..errors import EnvironmentSetupError
 from ..records import Score
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import printable
-from .items import right_answer
+from ..verification.entries import right_answer
 
 FULL = 0.99
 """An answer with this score is paid in full."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from .. import __version__
-from ..api import PromptedProblem, Tasks
+from ..api import PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..integrations.item_formats import ITEM_FORMATS
 from ..sampling.seeds import is_held_out
@@ -37,6 +37,7 @@ from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Progress, path_name, positive, share, whole
+from ..verification.entries import right_answer
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
@@ -49,7 +50,6 @@ from .export_items import (
     items_file,
     write_items,
 )
-from .items import right_answer, training_items
 from .options import ITEM_OPTIONS, add_item_settings, check_tasks, refuse_unused, task_settings
 
 FORMATS = ("messages", "prompt_completion", "dpo")

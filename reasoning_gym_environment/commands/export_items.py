@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..api import HeldOut, PromptedProblem, Tasks
+from ..api import HeldOut, PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Progress, positive, share, whole
+from ..verification.entries import right_answer
 from .dataset_folder import write_card
-from .items import right_answer, training_items
 from .options import task_settings
 
 CARD_TEMPLATE = "items_card.md.j2"

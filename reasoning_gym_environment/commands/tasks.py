@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..api import PromptedProblem, Tasks
+from ..api import PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, check_names, discover
@@ -26,8 +26,8 @@ from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
+from ..verification.entries import right_answer
 from ..verification.grade import CHECKS
-from .items import right_answer, training_items
 from .options import add_task_modules, add_tasks, check_tasks, flag_of
 
 CHARS_PER_TOKEN = 3.5

@@ -17,13 +17,13 @@ from fastapi.testclient import TestClient
 from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
+from reasoning_gym_environment.verification.entries import right_answer
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.in_process import InProcessGenerator, InProcessGrader
 
