@@ -21,6 +21,7 @@ from .. import __version__
 from ..api import HeldOut, PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
+from ..integrations.recipe import Recipe
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
@@ -156,7 +157,8 @@ class _Items:
         rows = []
         for index, problem in enumerate(self.problems):
             answer = right_answer(problem.task, problem.entry)
-            rows.append(row_of(ExportedItem(problem, self.split, index, answer)))
+            recipe = Recipe.of(problem).as_row()
+            rows.append(row_of(ExportedItem(problem, self.split, index, answer, recipe)))
         return rows
 
 

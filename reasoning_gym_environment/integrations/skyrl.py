@@ -136,7 +136,6 @@ class CurriculumPrompts:
         items = []
         for row in self._rows.read(numbers):
             columns = verl_row(row.exported)
-            columns["extra_info"] |= row.fields
             prompt = columns.pop("prompt")
             items.append((prompt, None, columns, str(row.number)))
         return items

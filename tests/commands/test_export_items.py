@@ -143,7 +143,8 @@ def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> No
     """Training accepts such items of datasets of one's own."""
     entry = {"question": "1 or 2?"}
     problem = PromptedProblem("own", "", split="train", index=0, seed=1, config={}, entry=entry)
-    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry)))
+    recipe = Recipe.of(problem).as_row()
+    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry), recipe))
     assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
     assert not row.get("answer")
 
