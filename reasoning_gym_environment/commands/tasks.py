@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -28,7 +28,7 @@ from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
 from ..verification.grade import CHECKS
-from .options import add_task_modules, add_tasks, check_tasks, flag_of
+from .options import add_task_modules, add_tasks, check_tasks, refuse_unused
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -50,9 +50,8 @@ WITHOUT_ANSWER = (
 """Tasks whose items come without an answer."""
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
-DEFAULT_SEED = 42
-LIST_OPTIONS = ("include_tasks", "exclude_tasks")
-ITEM_OPTIONS = ("complexity", "count", "seed")
+LIST_DEFAULTS: Mapping[str, Any] = {"include_tasks": [], "exclude_tasks": []}
+ITEM_DEFAULTS: Mapping[str, Any] = {"complexity": None, "count": 1, "seed": 42}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,12 +59,14 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises EnvironmentSetupError for a mistake in the arguments, or if the task makes no item.
     """
-    options = _parser().parse_args(arguments)
-    _check_options(options)
+    given = _parser().parse_args(arguments)
+    options = argparse.Namespace(**{**LIST_DEFAULTS, **ITEM_DEFAULTS, **vars(given)})
     if options.name is None:
+        refuse_unused("Without NAME, the command", given, ITEM_DEFAULTS)
         check_tasks(options)
         _list_tasks(options)
     else:
+        refuse_unused("With NAME, the command", given, LIST_DEFAULTS)
         check_names(parse_names(options.name), options.task_modules)
         _print_items(options)
     return 0
@@ -85,32 +86,31 @@ def _parser() -> argparse.ArgumentParser:
     add_task_modules(parser, default=[])
 
     listing = parser.add_argument_group("options for the list")
-    add_tasks(listing, default=[])
+    add_tasks(listing, default=argparse.SUPPRESS)
 
     items = parser.add_argument_group("options for items, with NAME")
     items.add_argument(
         "--complexity",
         type=share,
+        default=argparse.SUPPRESS,
         metavar="NUMBER",
         help="0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)",
     )
-    items.add_argument("--count", type=positive, metavar="N", help="number of items (default: 1)")
+    items.add_argument(
+        "--count",
+        type=positive,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="number of items (default: 1)",
+    )
     items.add_argument(
         "--seed",
         type=whole,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help=f"another seed gives other items (default: {DEFAULT_SEED})",
+        help="another seed gives other items (default: 42)",
     )
     return parser
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    has_name = options.name is not None
-    unused = LIST_OPTIONS if has_name else ITEM_OPTIONS
-    for option in unused:
-        if getattr(options, option) not in (None, []):
-            remedy = "leave NAME out" if has_name else "give the NAME of a task"
-            raise EnvironmentSetupError(f"{flag_of(option)} has no effect here: {remedy}, or remove it.")
 
 
 # --- the list
@@ -211,8 +211,7 @@ def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         if len(tasks.names) > 1:
             matches = ", ".join(tasks.names)
             raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
-        seed = DEFAULT_SEED if options.seed is None else options.seed
-        problems = islice(training_items(tasks, seed), options.count or 1)
+        problems = islice(training_items(tasks, options.seed), options.count)
         return [_record(problem) for problem in problems]
 
 
