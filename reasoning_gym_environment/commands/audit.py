@@ -44,7 +44,7 @@ from ..verification.entries import right_answer
 from ..verification.questions import OPEN_FAULTS, is_sound
 from . import audit_solver
 from .audit_solver import FULL, Solver, load_solver, scores_of
-from .options import add_exclude, add_task_modules, check_tasks
+from .options import add_settings, check_tasks, task_settings
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TASK",
         help="names, globs or category:NAME (default: all tasks)",
     )
-    add_exclude(parser, default=[])
+    add_settings(parser, ["exclude_tasks", "task_modules"])
     add(
         "--items",
         type=positive,
@@ -180,7 +180,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
-    add_task_modules(parser, default=[])
     return parser
 
 
@@ -194,9 +193,7 @@ def _task(text: str) -> str:
 def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]:
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
-        options.include_tasks,
-        exclude_tasks=options.exclude_tasks,
-        task_modules=options.task_modules,
+        **task_settings(options),
         allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         num_generation_workers=workers,
         num_scoring_workers=workers,

@@ -50,7 +50,7 @@ from .export_items import (
     items_file,
     write_items,
 )
-from .options import ITEM_OPTIONS, add_item_settings, check_tasks, refuse_unused, task_settings
+from .options import ITEM_OPTIONS, add_settings, check_tasks, refuse_unused, task_settings
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -186,7 +186,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
-    add_item_settings(chosen)
+    add_settings(chosen, ITEM_OPTIONS)
 
 
 @dataclass
