@@ -126,7 +126,6 @@ class Evaluator:
         answers: AnswerLog,
         *,
         ask: Ask | None = None,
-        show_progress: bool = False,
     ) -> list[dict[str, Any]]:
         """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes what `answers` lacks.
 
@@ -139,7 +138,7 @@ class Evaluator:
         missing = [key for key in problems if key not in samples]
         if samples:
             logger.info("%d of %d completions exist already.", len(samples), len(problems))
-        bar = Progress(total=len(missing), desc="evaluate", unit="completion", disable=not show_progress)
+        bar = Progress(total=len(missing), desc="evaluate", unit="completion")
         slots = asyncio.Semaphore(max(1, self.concurrency))
         spending = self.inference.spending
         writer = PatientWriter(

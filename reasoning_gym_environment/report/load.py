@@ -72,11 +72,13 @@ class Evaluation:
     model: str
     parameters: Mapping[str, Any]
     samples: list[dict[str, Any]]
-    date: str = ""
-    """Time of the last change of its file, as text."""
-    file: Path = Path()
-    seconds: float = 0.0
-    """The same time, in seconds since the epoch."""
+    file: Path
+    seconds: float
+    """Time of the last change of its file, in seconds since the epoch."""
+
+    @property
+    def date(self) -> str:
+        return _date(self.seconds)
 
     @property
     def folder(self) -> Path:
@@ -199,7 +201,7 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None
         model, parameters = _described(path.with_name(METRICS))
         source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
         name = free_name(source, {evaluation.name for evaluation in sources.evaluations})
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(changed), resolved, changed))
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, resolved, changed))
 
 
 def free_name(path: Path, taken: set[str]) -> str:
