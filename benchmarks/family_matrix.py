@@ -31,10 +31,10 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer
 from reasoning_gym_environment.records import AnswerFormat, FormatFailure
 from reasoning_gym_environment.scoring.extraction import write_answer
+from reasoning_gym_environment.verification.entries import right_answer
 from testing.model_families import FAMILIES, Family
 
 TASKS = (

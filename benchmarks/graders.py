@@ -34,9 +34,9 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.records import AnswerFormat
 from reasoning_gym_environment.scoring.extraction import write_answer
+from reasoning_gym_environment.verification.entries import right_answer
 
 TASKS = (
     "base_conversion",

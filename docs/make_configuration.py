@@ -24,7 +24,7 @@ from atroposlib.envs.base import BaseEnvConfig
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.command_line import settings_of, start_values
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
-from reasoning_gym_environment.settings.servers import Server
+from reasoning_gym_environment.settings.environment import Server
 from reasoning_gym_environment.tasks import reasoning_gym_source
 from reasoning_gym_environment.tasks.catalog import categories_in_registry
 from reasoning_gym_environment.tasks.measured_data import DATA

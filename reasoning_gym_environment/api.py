@@ -331,14 +331,22 @@ class ItemStream:
         load_into(self._item_source.stateful, state)
 
 
+def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
+    """An endless iterator of items as a training run draws them, for callers that have no rewards of them."""
+    stream = ItemStream(tasks, seed=seed)
+    for problem in stream:
+        # The stream learns nothing from the item and counts it as finished.
+        stream.observe(problem, [])
+        yield problem
+
+
 class HeldOut:
     """Questions that no training stream ever draws, and a model's results on them.
 
     The arguments are settings of docs/configuration.md. `eval_tasks` is "all", a number of tasks (chosen by
     `eval_seed`), or task names. The set has `num_eval_samples_per_task` questions of each task, at `eval_complexity`:
     None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments give the same
-    questions everywhere; `manifest` identifies them. The first access makes the questions, and with `show_progress` a
-    terminal shows how many exist.
+    questions everywhere; `manifest` identifies them. The first access makes the questions, and shows the progress.
 
     Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
@@ -351,7 +359,6 @@ class HeldOut:
         num_eval_samples_per_task: int = 5,
         eval_seed: int = 123,
         eval_complexity: float | None = None,
-        show_progress: bool = False,
     ) -> None:
         _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
         # The published questions are for `evaluate` only.
@@ -366,7 +373,6 @@ class HeldOut:
             eval_complexity=eval_complexity,
         )
         tasks._runtime.check_held_out(self._settings)
-        self._show_progress = show_progress
         self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
@@ -455,7 +461,7 @@ class HeldOut:
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._runtime.held_out(self._settings, show_progress=self._show_progress)
+                self._made = await self._runtime.held_out(self._settings)
         return self._made
 
 

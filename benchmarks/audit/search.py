@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.api import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.audit import CONSTANTS, GARBAGE, same
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.sampling.seeds import derive_random, derive_seed
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.questions import is_sound
 
 Program = tuple[Any, ...]

@@ -46,10 +46,10 @@ from tqdm import tqdm
 from benchmarks.questions.guessable import FIXED, LIMITED, RULES
 from benchmarks.questions.solution import Solution, Solver, undecided
 from benchmarks.questions.table import RESULTS, write_table
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.sampling.seeds import held_out_by
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
 

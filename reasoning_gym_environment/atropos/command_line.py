@@ -27,10 +27,10 @@ from pydantic.fields import FieldInfo
 from ..errors import EnvironmentSetupError
 from ..evaluation.runner import ANSWERS, REMEDY, SAMPLES
 from ..settings.components import problems_of
+from ..settings.environment import PLACEHOLDER, STARS, Server
 from ..settings.help import RARELY_SET, is_shown
-from ..settings.servers import PLACEHOLDER, STARS, Server
 from ..storage.append_log import differences
-from ..storage.file_names import EVALUATION_SETTINGS
+from ..storage.files import EVALUATION_SETTINGS
 from ..utils.terminal import check_file, check_folder
 from .flags import COMMANDS, KEY, Given, Setting, mistakes_end_the_command, read
 

@@ -94,7 +94,7 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
         preflight.begin_wandb_run(config)
         started = time.time()
         ask = QuestionsOfHook(env, questions)
-        samples = await env.run.evaluator.samples(questions, answers, ask=ask, show_progress=True)
+        samples = await env.run.evaluator.samples(questions, answers, ask=ask)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
         if config.data_dir_to_save_evals is not None:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
-from ..storage.file_names import EVALUATION_SETTINGS
+from ..storage.files import EVALUATION_SETTINGS
 from ..tasks.catalog import check_names
 from ..tasks.measured_data import packaged
 from ..utils.logs import StderrHandler

@@ -31,8 +31,7 @@ from ..inference.client import InferenceClient
 from ..inference.prompts import Prompts, RequestParameters
 from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
-from ..settings.environment import ReasoningGymEnvConfig
-from ..settings.servers import PLACEHOLDER
+from ..settings.environment import PLACEHOLDER, ReasoningGymEnvConfig
 from ..utils.logs import add_default_handler, has_own_handler
 from ..utils.resilience import Outage, with_deadline
 

@@ -32,20 +32,19 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Outcome, Score
 from ..sampling.seeds import derive_seed
-from ..storage.whole_files import write_atomically
+from ..storage.files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
-from ..utils.progress import Progress
-from ..utils.terminal import Output, check_file, positive, print_table, printable, whole
+from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
+from ..verification.entries import right_answer
 from ..verification.questions import OPEN_FAULTS, is_sound
 from . import audit_solver
-from .audit_solver import FULL, Solver, load_solver
-from .items import right_answer
-from .options import add_exclude, add_task_modules, check_tasks
+from .audit_solver import FULL, Solver, load_solver, scores_of
+from .options import add_settings, check_tasks, task_settings
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     solver = None if options.solver is None else load_solver(options.solver)
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
-        check_file("--json", options.json, inputs=_input_files(options))
+        check_file("--json", options.json)
     check_tasks(options)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
@@ -130,12 +129,6 @@ def main(arguments: Sequence[str]) -> int:
         verdict = result["verdict"]
         print(f"{result['task']}: {verdict}, it {VERDICTS[verdict]}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _input_files(options: argparse.Namespace) -> list[str]:
-    """The files that the audit reads, and must not replace."""
-    solver = options.solver or ""
-    return [*options.task_modules, solver.rpartition(":")[0]]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TASK",
         help="names, globs or category:NAME (default: all tasks)",
     )
-    add_exclude(parser, default=[])
+    add_settings(parser, ["exclude_tasks", "task_modules"])
     add(
         "--items",
         type=positive,
@@ -187,7 +180,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
-    add_task_modules(parser, default=[])
     return parser
 
 
@@ -201,23 +193,16 @@ def _task(text: str) -> str:
 def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]:
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
-        options.include_tasks,
-        exclude_tasks=options.exclude_tasks,
-        task_modules=options.task_modules,
+        **task_settings(options),
         allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         num_generation_workers=workers,
         num_scoring_workers=workers,
     ) as tasks:
-        results = asyncio.run(_audit_each(tasks, options, solver))
+        limits = {"items": options.items, "draws": options.draws, "seed": options.seed}
+        results = []
+        for task in Progress(tasks.names, "audit", unit="task"):
+            results.append(asyncio.run(audit(tasks, task, solver=solver, **limits)))
         return {"reasoning_gym_version": tasks.version, "tasks": results}
-
-
-async def _audit_each(tasks: Tasks, options: argparse.Namespace, solver: Solver | None) -> list[dict[str, Any]]:
-    limits = {"items": options.items, "draws": options.draws, "seed": options.seed}
-    results = []
-    for task in Progress(tasks.names, "audit", unit="task"):
-        results.append(await audit(tasks, task, solver=solver, **limits))
-    return results
 
 
 # --- one task
@@ -408,13 +393,8 @@ async def _try(tasks: Tasks, problem: PromptedProblem) -> list[tuple[str, Score]
     answers = {text: text for text in WORTHLESS if not same(text, right)}
     if right:
         answers[RIGHT] = right
-    scores = await _scores(tasks, problem, list(answers.values()))
+    scores = await scores_of(tasks, problem, list(answers.values()))
     return list(zip(answers, scores, strict=True))
-
-
-async def _scores(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str]) -> list[Score]:
-    grades = await tasks.grade_async(problem, [f"<answer>{answer}</answer>" for answer in answers])
-    return [grade.score for grade in grades]
 
 
 async def _constant(tasks: Tasks, problems: Sequence[PromptedProblem]) -> tuple[str, float] | None:
@@ -424,7 +404,7 @@ async def _constant(tasks: Tasks, problems: Sequence[PromptedProblem]) -> tuple[
     candidates = list(dict.fromkeys([text for text, _ in frequent] + list(CONSTANTS)))
     right: Counter[str] = Counter()
     for number, problem in enumerate(problems, start=1):
-        scores = await _scores(tasks, problem, candidates)
+        scores = await scores_of(tasks, problem, candidates)
         right.update(text for text, score in zip(candidates, scores, strict=True) if score.value >= FULL)
         # A text that is right on less than a third of the items so far is not right on most.
         candidates = [text for text in candidates if right[text] >= number // 3]

@@ -23,7 +23,7 @@ from ..errors import EnvironmentSetupError
 from ..records import Score
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import printable
-from .items import right_answer
+from ..verification.entries import right_answer
 
 FULL = 0.99
 """An answer with this score is paid in full."""
@@ -116,14 +116,14 @@ async def compare(tasks: Tasks, solver: Solver, levels: Mapping[str, Sequence[Pr
 async def _disagreements(tasks: Tasks, problem: PromptedProblem, key: str | None, answers: Sequence[str]) -> list[str]:
     """The counts that this item increases: `refused_answers`, `refused_keys` and `unscored`."""
     kinds = []
-    scores = await _scores(tasks, problem, answers)
+    scores = await scores_of(tasks, problem, answers)
     if any(score.outcome.is_scored and score.value < FULL for score in scores):
         kinds.append("refused_answers")
     of_key: list[Score] = []
     if key is not None:
         for answer in answers:
             turned = replace(problem, entry={**problem.entry, "answer": answer})
-            of_key += await _scores(tasks, turned, [key])
+            of_key += await scores_of(tasks, turned, [key])
         are_scored = all(score.outcome.is_scored for score in of_key)
         if are_scored and all(score.value < FULL for score in of_key):
             kinds.append("refused_keys")
@@ -132,7 +132,8 @@ async def _disagreements(tasks: Tasks, problem: PromptedProblem, key: str | None
     return kinds
 
 
-async def _scores(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str]) -> list[Score]:
+async def scores_of(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str]) -> list[Score]:
+    """The scores of these answers to a problem, in order."""
     grades = await tasks.grade_async(problem, [f"<answer>{answer}</answer>" for answer in answers])
     return [grade.score for grade in grades]
 

@@ -27,14 +27,12 @@ UNFINISHED = ".unfinished"
 def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
     """A folder to write the files of a dataset to. At the end they move to `folder`, the card last.
 
-    If the command ends early, the files are removed, and `folder` too if it is new. If the command is killed, the same
-    command replaces them.
+    If the command ends early, the files are removed. If the command is killed, the same command replaces them.
 
     Raises EnvironmentSetupError if `folder` cannot be written, or has a card or a file `name` already.
     """
     if (folder / CARD).exists() or (folder / name).exists():
         raise EnvironmentSetupError(f"{folder} holds a dataset already: name a new folder with --to.")
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
     unfinished = folder / UNFINISHED
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -47,10 +45,6 @@ def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
             file.replace(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        for path in created:
-            # This does not remove a folder that has files.
-            with contextlib.suppress(OSError):
-                path.rmdir()
 
 
 def write_card(folder: Path, template_name: str, **values: Any) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from .. import __version__
-from ..api import PromptedProblem, Tasks
+from ..api import PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..integrations.item_formats import ITEM_FORMATS
 from ..sampling.seeds import is_held_out
@@ -36,8 +36,8 @@ from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
 from ..tasks import reasoning_gym_source as library
-from ..utils.progress import Progress
-from ..utils.terminal import path_name, positive, share, whole
+from ..utils.terminal import Progress, path_name, positive, share, whole
+from ..verification.entries import right_answer
 from .dataset_folder import CARD, new_folder, write_card
 from .export_items import (
     DEFAULT_ITEM_FORMAT,
@@ -50,8 +50,7 @@ from .export_items import (
     items_file,
     write_items,
 )
-from .items import right_answer, training_items
-from .options import ITEM_OPTIONS, add_item_settings, check_tasks, refuse_unused, task_settings
+from .options import ITEM_OPTIONS, add_settings, check_tasks, refuse_unused, task_settings
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
@@ -187,7 +186,7 @@ def _add_choice_of_items(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
-    add_item_settings(chosen)
+    add_settings(chosen, ITEM_OPTIONS)
 
 
 @dataclass

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..api import HeldOut, PromptedProblem, Tasks
+from ..api import HeldOut, PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
 from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Row, Split, write_rows
+from ..integrations.recipe import Recipe
 from ..scoring.extraction import write_answer
 from ..settings.components import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
-from ..utils.progress import Progress
-from ..utils.terminal import positive, share, whole
+from ..utils.terminal import Progress, positive, share, whole
+from ..verification.entries import right_answer
 from .dataset_folder import write_card
-from .items import right_answer, training_items
 from .options import task_settings
 
 CARD_TEMPLATE = "items_card.md.j2"
@@ -157,7 +157,8 @@ class _Items:
         rows = []
         for index, problem in enumerate(self.problems):
             answer = right_answer(problem.task, problem.entry)
-            rows.append(row_of(ExportedItem(problem, self.split, index, answer)))
+            recipe = Recipe.of(problem).as_row()
+            rows.append(row_of(ExportedItem(problem, self.split, index, answer, recipe)))
         return rows
 
 
@@ -177,7 +178,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
         default = EvaluationSettings.model_fields[setting].default
         settings[setting] = given.get(name, default)
     with Tasks(**task_settings(options)) as tasks:
-        held_out = HeldOut(tasks, **settings, show_progress=True)
+        held_out = HeldOut(tasks, **settings)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,9 @@ from ..errors import EnvironmentSetupError
 from ..settings.components import TasksSettings
 from ..utils.terminal import port as port_number
 from ..utils.terminal import positive, seconds
-from .options import check_tasks, flag_of
+from .options import add_settings, check_tasks, task_settings
+
+EXACT: Mapping[str, Any] = {"partial_credit": "exact"}
 
 KEEP_ALIVE_S = 75
 """How long the server keeps an idle connection. httpx keeps one for 5 s, and aiohttp for 15 s. A server that closes a
@@ -26,7 +28,7 @@ connection in the moment in which its client sends a request makes this request 
 
 def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
-    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
+    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100, **EXACT)
     parser.add_argument(
         "--queue", type=positive, default=4096, help="completions graded at the same time (%(default)s)"
     )
@@ -37,45 +39,33 @@ def grade_server(arguments: Sequence[str]) -> int:
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
-    options = _parse(parser, arguments)
+    options = parser.parse_args(arguments)
     token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not token:
         parser.error(f"--token-env: the variable {options.token_env} is not set.")
     from ..integrations.servers import build_app
 
     app = partial(build_app, queue=options.queue, deadline_s=options.deadline_s, token=token)
-    return _serve(options, app)
+    return _serve(options, app, EXACT)
 
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
     description = "Serve the tasks as an OpenEnv environment."
-    parser = _parser("openenv", description, port=8000, complexity_mode="curriculum")
-    options = _parse(parser, arguments)
+    defaults = {**EXACT, "complexity_mode": "curriculum"}
+    options = _parser("openenv", description, port=8000, **defaults).parse_args(arguments)
     from ..integrations.openenv import build_app
 
-    return _serve(options, build_app)
+    return _serve(options, build_app, defaults)
 
 
 def _parser(command: str, description: str, *, port: int, **defaults: Any) -> argparse.ArgumentParser:
-    """The options that both commands have: the settings of `Tasks`, and the address. `defaults` replace defaults."""
+    """The options that both commands have: the settings of `Tasks`, and the address."""
     parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
-    defaults = {"partial_credit": "exact", **defaults}
-    for name, field in TasksSettings.model_fields.items():
-        default = defaults.get(name, field.default)
-        text = (field.description or "").replace("%", "%%")
-        if default:
-            text = f"{text.rstrip('.')} (default: {default})"
-        parser.add_argument(flag_of(name), dest=name, metavar="VALUE", default=default, help=text)
+    add_settings(parser, TasksSettings.model_fields, **defaults)
     parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
     parser.add_argument("--port", type=port_number, default=port, help="(%(default)s)")
     return parser
-
-
-def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    options = parser.parse_args(arguments)
-    check_tasks(options)
-    return options
 
 
 def _not_empty(text: str) -> str:
@@ -97,11 +87,14 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any]) -> int:
+def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any], defaults: Mapping[str, Any]) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     import uvicorn
 
-    settings = {name: getattr(options, name) for name in TasksSettings.model_fields}
+    check_tasks(options)
+    # `Tasks` starts one worker of each kind unless the numbers are given.
+    workers = {"num_generation_workers": None, "num_scoring_workers": None}
+    settings = {**workers, **defaults, **task_settings(options)}
     with (
         _listen(options.host, options.port) as bound,
         Tasks(**settings) as tasks,

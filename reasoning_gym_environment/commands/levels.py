@@ -19,7 +19,7 @@ from ..integrations.curriculum_rows import DEFAULT_ROWS, new_store
 from ..sampling.level_store import LevelStore, StoreSummary
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, path_name, positive, print_table, share, whole
-from .options import ITEM_OPTIONS, add_item_settings, check_tasks, flag_of, refuse_unused, task_settings
+from .options import ITEM_OPTIONS, add_settings, check_tasks, flag_of, refuse_unused, task_settings
 
 STORE_OPTIONS = ("group_size", "rows", "seed", "curriculum_target_accuracy")
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="share of right answers, above 0 and below 1, that each task should have (default: 0.7)",
     )
-    add_item_settings(parser.add_argument_group("with --create: the items"))
+    add_settings(parser.add_argument_group("with --create: the items"), ITEM_OPTIONS)
     return parser
 
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -37,14 +37,14 @@ from ..scoring.rewards import base_reward, neutral_if_unscored
 from ..scoring.scorer import score_with_retry
 from ..settings.components import TasksSettings, checked
 from ..storage.append_log import AppendLog, read_object
+from ..storage.files import write_atomically
 from ..storage.lines import UNSCORED, files_of, reward_fields, rollouts_in, sample_fields, unscored_fields
-from ..storage.whole_files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
-from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, path_name, print_table, printable
-from .options import add_task_modules
+from .options import add_settings, task_settings
 
+GRADING_OPTIONS = ("verification", "partial_credit", "task_modules", "allow_unguarded_tasks")
 FOLDER_SUFFIX = ".regraded"
 ITEM_S = 20.0
 """Seconds of processor time to make an item. Lines whose items take longer are not regraded."""
@@ -93,42 +93,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
     )
-    add(
-        "--verification",
-        choices=("strict", "native"),
-        default="strict",
-        help="strict: this package's checks, which refuse wrong answers that reasoning-gym accepts; native: "
-        "reasoning-gym's scores (default: strict)",
-    )
-    add(
-        "--partial-credit",
-        choices=("exact", "native"),
-        default="exact",
-        help="reward of a partly right answer in a group; exact: 0; native: reasoning-gym's partial score "
-        "(default: exact)",
-    )
-    add_task_modules(parser, default=[])
-    add(
-        "--allow-unguarded-tasks",
-        type=parse_names,
-        default=[],
-        metavar="TASKS",
-        help="grade these tasks although their verifiers evaluate answers as code and are not guarded",
-    )
+    add_settings(parser, GRADING_OPTIONS, partial_credit="exact")
     return parser
 
 
 async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
     files, target = _files_and_target(options.path, options.to)
-    settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
+    settings = checked(TasksSettings, **{"partial_credit": "exact", **task_settings(options)})
     tally = Tally()
     async with Runtime(
-        checked(TasksSettings, **settings),
+        settings,
         serves_tasks=False,
         item_timeout_s=ITEM_S,
     ) as runtime:
         made_with = {
-            **settings,
+            **settings.model_dump(include=set(GRADING_OPTIONS)),
             "reasoning_gym": runtime.library.describe(),
             "version": __version__,
         }
@@ -174,14 +153,13 @@ class _Regrader:
     async def regrade_file(self, path: Path, target: Path, bar: Any) -> None:
         """Regrade the lines of `path` that `target` does not have yet, and write them to `target` in order.
 
-        There is no new file, and no new folder, if no line can be regraded.
+        There is no new file if no line can be regraded.
         """
-        new_folders = [folder for folder in target.parents if not folder.exists()]
         log = AppendLog(
             target,
             self.made_with,
             identity_key="regraded",
-            key=_digest_in,
+            key=lambda record: str(record["before"]["line"]),
             keep=self.tally.add,
             remedy="Name another --to.",
         )
@@ -194,7 +172,6 @@ class _Regrader:
                         log.append(record)
                         self.tally.add(record)
                 bar.update(sum(len(line) for _, line in batch))
-        _remove_if_empty(new_folders)
         if path.name == SAMPLES:
             self._write_metrics(path.with_name(METRICS), target)
 
@@ -246,17 +223,6 @@ class _Regrader:
             return {**record, "before": before, "regraded": self.made_with}
         self.tally.skipped.append(printable(f"{place}: {reason}", 400))
         return None
-
-
-def _remove_if_empty(folders: Iterable[Path]) -> None:
-    """Remove empty folders, the innermost first."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-def _digest_in(record: Mapping[str, Any]) -> str:
-    return str(record["before"]["line"])
 
 
 # --- one line

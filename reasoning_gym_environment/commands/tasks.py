@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -17,18 +17,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..api import PromptedProblem, Tasks
+from ..api import PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
+from ..settings.components import TasksSettings, checked
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, check_names, discover
+from ..tasks.catalog import Catalog, discover
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
-from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
+from ..verification.entries import right_answer
 from ..verification.grade import CHECKS
-from .items import right_answer, training_items
-from .options import add_task_modules, add_tasks, check_tasks, flag_of
+from .options import add_settings, check_tasks, refuse_unused, task_settings
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -50,9 +50,8 @@ WITHOUT_ANSWER = (
 """Tasks whose items come without an answer."""
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
-DEFAULT_SEED = 42
 LIST_OPTIONS = ("include_tasks", "exclude_tasks")
-ITEM_OPTIONS = ("complexity", "count", "seed")
+ITEM_DEFAULTS: Mapping[str, Any] = {"complexity": None, "count": 1, "seed": 42}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,12 +60,13 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError for a mistake in the arguments, or if the task makes no item.
     """
     options = _parser().parse_args(arguments)
-    _check_options(options)
     if options.name is None:
+        refuse_unused("Without NAME, the command", options, ITEM_DEFAULTS)
         check_tasks(options)
         _list_tasks(options)
     else:
-        check_names(parse_names(options.name), options.task_modules)
+        refuse_unused("With NAME, the command", options, LIST_OPTIONS)
+        check_tasks(argparse.Namespace(**{**task_settings(options), "include_tasks": options.name}))
         _print_items(options)
     return 0
 
@@ -82,35 +82,34 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", help="print items of this task")
     add("--json", action="store_true", help="print plain data as JSON")
-    add_task_modules(parser, default=[])
+    add_settings(parser, ["task_modules"])
 
     listing = parser.add_argument_group("options for the list")
-    add_tasks(listing, default=[])
+    add_settings(listing, LIST_OPTIONS)
 
     items = parser.add_argument_group("options for items, with NAME")
     items.add_argument(
         "--complexity",
         type=share,
+        default=argparse.SUPPRESS,
         metavar="NUMBER",
         help="0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)",
     )
-    items.add_argument("--count", type=positive, metavar="N", help="number of items (default: 1)")
+    items.add_argument(
+        "--count",
+        type=positive,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="number of items (default: 1)",
+    )
     items.add_argument(
         "--seed",
         type=whole,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help=f"another seed gives other items (default: {DEFAULT_SEED})",
+        help="another seed gives other items (default: 42)",
     )
     return parser
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    has_name = options.name is not None
-    unused = LIST_OPTIONS if has_name else ITEM_OPTIONS
-    for option in unused:
-        if getattr(options, option) not in (None, []):
-            remedy = "leave NAME out" if has_name else "give the NAME of a task"
-            raise EnvironmentSetupError(f"{flag_of(option)} has no effect here: {remedy}, or remove it.")
 
 
 # --- the list
@@ -118,7 +117,8 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _list_tasks(options: argparse.Namespace) -> None:
     with library.stdout_to_stderr():
-        catalog = discover(include=options.include_tasks, exclude=options.exclude_tasks, modules=options.task_modules)
+        chosen = checked(TasksSettings, **task_settings(options))
+        catalog = discover(include=chosen.include_tasks, exclude=chosen.exclude_tasks, modules=chosen.task_modules)
         records = task_records(catalog)
     if options.json:
         print(json.dumps(records, indent=1))
@@ -201,18 +201,18 @@ def _print_items(options: argparse.Namespace) -> None:
 
 
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
+    chosen = {**ITEM_DEFAULTS, **vars(options)}
     with Tasks(
         options.name,
-        task_modules=options.task_modules,
+        **task_settings(options),
         # The command grades no answers, so verifiers that evaluate answers as code do no harm.
         allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
-        complexity_mode=options.complexity,
+        complexity_mode=chosen["complexity"],
     ) as tasks:
         if len(tasks.names) > 1:
             matches = ", ".join(tasks.names)
             raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
-        seed = DEFAULT_SEED if options.seed is None else options.seed
-        problems = islice(training_items(tasks, seed), options.count or 1)
+        problems = islice(training_items(tasks, chosen["seed"]), chosen["count"])
         return [_record(problem) for problem in problems]
 
 

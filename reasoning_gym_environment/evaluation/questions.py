@@ -22,18 +22,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from tqdm import tqdm
-
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
 from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
 from ..settings.components import EvaluationSettings
-from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
+from ..utils.terminal import Progress
 from .published import PRESETS, published_presets
 
 logger = logging.getLogger(__name__)
@@ -57,9 +55,6 @@ NOTHING_NEW = 40
 
 NONE_HELD_OUT = 200
 """The search of a task stops after this many consecutive draws without a held-out question. The chance is 1 in 10^9."""
-
-LOG_PROGRESS_S = 10.0
-"""Seconds between two log lines about the progress, if no terminal shows a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -156,15 +151,7 @@ def eval_difficulties(
         if (complexity, task) in TOO_SLOW:
             left_out[task] = TOO_SLOW[complexity, task]
             continue
-        try:
-            config = config_of(task, published[task])
-            library.create_dataset(task, seed=0, size=1, **config)
-        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError and others.
-        except Exception as error:  # noqa: BLE001
-            reason = library.explain(error)
-            left_out[task] = f"reasoning-gym rejects its config in the preset {complexity!r}: {reason}"
-            continue
-        difficulties[task] = config
+        difficulties[task] = config_of(task, published[task])
         if catalog[task].overrides:
             logger.warning(
                 "The evaluation ignores the overrides of %s, because the preset sets its config.",
@@ -178,7 +165,6 @@ async def build_eval_set(
     settings: EvaluationSettings,
     version: str = "",
     *,
-    show_progress: bool = False,
     at_once: int = AT_ONCE,
 ) -> EvalSet:
     """Make the questions of every chosen task, at most `at_once` items at the same time, and log what is missing.
@@ -202,7 +188,7 @@ async def build_eval_set(
         complexity,
     )
     search = QuestionSearch(maker, settings, rule, asyncio.Semaphore(at_once))
-    found = await _search_all(search, difficulties, show_progress=show_progress)
+    found = await _search_all(search, difficulties)
     problems: list[Problem] = []
     for task, questions in found.items():
         problems += questions.problems
@@ -235,38 +221,19 @@ class FoundQuestions(NamedTuple):
     why_fewer: str = ""
 
 
-async def _search_all(
-    search: QuestionSearch,
-    difficulties: Mapping[str, Difficulty],
-    *,
-    show_progress: bool,
-) -> dict[str, FoundQuestions]:
+async def _search_all(search: QuestionSearch, difficulties: Mapping[str, Difficulty]) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
     searches: dict[str, asyncio.Future[FoundQuestions]] = {}
     for task, difficulty in difficulties.items():
         searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
-    disable = None if show_progress else True
-    with tqdm(total=len(searches), desc="evaluation set", unit="task", disable=disable) as bar:
+    with Progress(total=len(searches), desc="evaluation set", unit="task") as bar:
         for running in searches.values():
             running.add_done_callback(lambda _: bar.update())
-        progress = asyncio.ensure_future(_log_progress(searches)) if bar.disable else None
         try:
             await asyncio.gather(*searches.values())
         finally:
-            await cancel_and_wait([*searches.values(), progress])
+            await cancel_and_wait(searches.values())
     return {task: finished.result() for task, finished in searches.items()}
-
-
-async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
-    while True:
-        await asyncio.sleep(LOG_PROGRESS_S)
-        unfinished = [task for task, running in searches.items() if not running.done()]
-        logger.info(
-            "The held-out questions of %d of %d tasks are ready. The next unfinished task is %s.",
-            len(searches) - len(unfinished),
-            len(searches),
-            unfinished[0],
-        )
 
 
 @dataclass(frozen=True)

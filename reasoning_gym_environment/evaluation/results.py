@@ -352,19 +352,12 @@ def task_table(results: EvalResults, manifest: str) -> wandb.Table:
     # The import takes a second. Programs that only read results do not need wandb.
     import wandb
 
-    rows = []
+    # A task can lack numbers that another one has. A dict keeps the order of their names.
+    names: dict[str, float] = {}
     for task in results.tasks:
-        row: dict[str, Any] = {
-            "task": task.name,
-            "category": task.category,
-            "questions": task.questions,
-        }
-        row.update(task.flat(""))
-        row["manifest"] = manifest
-        rows.append(row)
-    # A dict keeps the order of the names.
-    columns: dict[str, None] = {}
-    for row in rows:
-        columns.update(dict.fromkeys(row))
-    data = [list(map(row.get, columns)) for row in rows]
-    return wandb.Table(columns=list(columns), data=data)
+        names |= task.flat("")
+    table = wandb.Table(columns=["task", "category", "questions", *names, "manifest"])
+    for task in results.tasks:
+        numbers = map(task.flat("").get, names)
+        table.add_data(task.name, task.category, task.questions, *numbers, manifest)
+    return table

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
@@ -30,13 +29,13 @@ from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer, score_with_retry
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
-from ..storage.file_names import EVALUATION_SETTINGS
+from ..storage.files import EVALUATION_SETTINGS
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
-from ..utils.progress import Progress
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
+from ..utils.terminal import Progress
 from .questions import EvalSet
 from .results import MORE_ROOM, PROMPT_TOO_LONG
 from .statistics import Question
@@ -49,9 +48,6 @@ logger = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[Problem, int], Awaitable[dict[str, Any]]]
 """Returns the sample of a problem's completion with this number."""
-
-EXAMPLE_REQUEST_S = 30.0
-"""The plan shows how long an evaluation takes if each request takes this long. Only the server knows the real time."""
 
 NO_TOKENS_LEFT = "not requested: limit_tokens is reached"
 
@@ -109,12 +105,7 @@ class Evaluator:
                 prompt_tokens += size
                 completion_tokens += budget
         plan = self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
-        if requests:
-            minutes = math.ceil(requests / max(1, self.concurrency)) * EXAMPLE_REQUEST_S / 60
-            plan += (
-                f" Up to {self.concurrency:,} requests run at the same time. The server decides how long they take: "
-                f"about {minutes:,.1f} min in all if each request takes {EXAMPLE_REQUEST_S:g} s."
-            )
+        plan += f" Up to {self.concurrency:,} requests run at the same time."
         if too_long:
             plan += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
         return plan
@@ -135,7 +126,6 @@ class Evaluator:
         answers: AnswerLog,
         *,
         ask: Ask | None = None,
-        show_progress: bool = False,
     ) -> list[dict[str, Any]]:
         """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes what `answers` lacks.
 
@@ -148,7 +138,7 @@ class Evaluator:
         missing = [key for key in problems if key not in samples]
         if samples:
             logger.info("%d of %d completions exist already.", len(samples), len(problems))
-        bar = Progress(total=len(missing), desc="evaluate", unit="completion", disable=not show_progress)
+        bar = Progress(total=len(missing), desc="evaluate", unit="completion")
         slots = asyncio.Semaphore(max(1, self.concurrency))
         spending = self.inference.spending
         writer = PatientWriter(

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist, fmean
 
 MIN_QUESTIONS = 30
@@ -106,10 +107,7 @@ def _with_values(questions: Iterable[Question]) -> list[Question]:
 
 
 def _all_values(questions: Iterable[Question]) -> list[float]:
-    values: list[float] = []
-    for question in questions:
-        values.extend(question.values)
-    return values
+    return list(chain.from_iterable(question.values for question in questions))
 
 
 def half_width(questions: Sequence[Question]) -> float:
@@ -163,10 +161,7 @@ def _stratum_variance(questions: Sequence[Question]) -> float:
     counts = [len(question.values) for question in questions]
     totals = [math.fsum(question.values) for question in questions]
     mean = math.fsum(totals) / sum(counts)
-    squares = []
-    for total, count in zip(totals, counts, strict=True):
-        deviation = total - mean * count
-        squares.append(deviation**2)
+    squares = [(total - mean * count) ** 2 for total, count in zip(totals, counts, strict=True)]
     return math.fsum(squares) * size / (size - 1)
 
 

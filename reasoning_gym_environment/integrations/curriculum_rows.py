@@ -83,7 +83,8 @@ class CurriculumRow:
     @property
     def exported(self) -> ExportedItem:
         """The row for a format of `export --items`."""
-        return ExportedItem(self.problem, "train", self.number, str(self.problem.entry.get("answer") or ""))
+        answer = str(self.problem.entry.get("answer") or "")
+        return ExportedItem(self.problem, "train", self.number, answer, self.fields)
 
     @property
     def fields(self) -> dict[str, Any]:

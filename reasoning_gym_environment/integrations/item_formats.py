@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ..api import PromptedProblem
 from ..inference.prompts import as_dicts
 from ..records import to_json
-from .recipe import RECIPE, Recipe
+from .recipe import RECIPE
 
 Row = dict[str, Any]
 Split = Literal["train", "eval"]
@@ -28,16 +28,16 @@ NEMO_AGENT = {"type": "responses_api_agents", "name": "reasoning_gym_simple_agen
 
 @dataclass(frozen=True)
 class ExportedItem:
-    """An item of the export. `index` counts the items of the export. `answer` is a right answer, or None if unknown."""
+    """An item of the export. `index` counts the items of the export. `answer` is a right answer, or None if unknown.
+
+    `recipe` has the fields of its Recipe, and in a row of a store of levels also the place of the row.
+    """
 
     problem: PromptedProblem
     split: Split
     index: int
     answer: str | None
-
-    @property
-    def recipe(self) -> Row:
-        return Recipe.of(self.problem).as_row()
+    recipe: Row
 
     @property
     def prompt(self) -> list[dict[str, str]]:

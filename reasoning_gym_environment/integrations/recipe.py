@@ -15,9 +15,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 from ..api import Grade, PromptedProblem, Tasks
@@ -40,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 KEPT_ITEMS = 1024
 """Items that a `RecipeGrader` remembers."""
-
-GRADED_TOGETHER = 32
-"""Groups that are graded at the same time."""
 
 RECIPE = "recipe"
 """The key of the recipe in the metadata of a row for NeMo Gym."""
@@ -162,17 +157,17 @@ class RecipeGrader:
         """
         if len(rows) != len(completions):
             raise ValueError(f"Expected a completion for each of {len(rows)} rows, got {len(completions)}.")
-        numbers_by_recipe: dict[Recipe, list[int]] = {}
-        for number, row in enumerate(rows):
-            numbers_by_recipe.setdefault(Recipe.from_row(row), []).append(number)
-        groups = [[completions[number] for number in numbers] for numbers in numbers_by_recipe.values()]
-        grade = partial(self.grade, thinking_opened=thinking_opened)
-        with ThreadPoolExecutor(GRADED_TOGETHER) as threads:
-            graded = list(threads.map(grade, numbers_by_recipe, groups))
-        grades: dict[int, Grade] = {}
-        for numbers, group_grades in zip(numbers_by_recipe.values(), graded, strict=True):
-            grades.update(zip(numbers, group_grades, strict=True))
-        return [grades[number] for number in range(len(rows))]
+        recipes = [Recipe.from_row(row) for row in rows]
+        groups: dict[Recipe, list[str]] = {}
+        for recipe, completion in zip(recipes, completions, strict=True):
+            groups.setdefault(recipe, []).append(completion)
+        graded = self._thread.run(self._grade_groups(groups, thinking_opened))
+        remaining = dict(zip(groups, map(iter, graded), strict=True))
+        return [next(remaining[recipe]) for recipe in recipes]
+
+    async def _grade_groups(self, groups: Mapping[Recipe, Sequence[str]], thinking_opened: bool) -> list[list[Grade]]:
+        work = [self._grade(recipe, completions, thinking_opened) for recipe, completions in groups.items()]
+        return await asyncio.gather(*work)
 
     async def _grade(self, recipe: Recipe, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
         try:

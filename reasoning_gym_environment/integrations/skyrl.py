@@ -23,7 +23,6 @@ from typing import Any
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ..errors import EnvironmentSetupError
 from .curriculum_rows import CurriculumRows, PromptLimit, report
 from .item_formats import verl_row
 from .recipe import Recipe, grader_for, metrics_of
@@ -66,13 +65,8 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         thinking_opened: bool = False,
     ) -> None:
         super().__init__()
-        row = (extras or {}).get("extra_info")
-        if not isinstance(row, Mapping):
-            raise EnvironmentSetupError(
-                f"extra_info: expected the recipe of a row of `export --items`, got {row!r:.100}."
-            )
-        self._row = row
-        self._recipe = Recipe.from_row(row)
+        self._row = (extras or {}).get("extra_info", {})
+        self._recipe = Recipe.from_row(self._row)
         self._settings = settings or {}
         self._thinking_opened = thinking_opened
         self._metrics: dict[str, float] = {}
@@ -136,7 +130,6 @@ class CurriculumPrompts:
         items = []
         for row in self._rows.read(numbers):
             columns = verl_row(row.exported)
-            columns["extra_info"] |= row.fields
             prompt = columns.pop("prompt")
             items.append((prompt, None, columns, str(row.number)))
         return items

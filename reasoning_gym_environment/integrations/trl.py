@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
-from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
+from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import EvalSample, is_correct, summarise
 from ..inference.prompts import as_dicts, build_messages, system_message
 from ..thinking import opens_thinking
-from .recipe import GRADED_TOGETHER, text_of
+from .recipe import text_of
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["GRPOTasks"]
 
 Rewards = list[float | None]
+
+GRADED_TOGETHER = 32
+"""Groups that are graded at the same time."""
 
 NEEDED = {
     "shuffle_dataset": (
@@ -168,9 +172,9 @@ class GRPOTasks(TrainerCallback, ExportableState):
             rewards[row] = [grade.reward for grade in grades]
         self._earned |= rewards
         metrics = {**self._tasks.metrics(), **self._stream.metrics()}
-        right = _share_right(itertools.chain.from_iterable(graded))
-        if right is not None:
-            metrics["train/percent_correct"] = right
+        scored = [grade for grade in itertools.chain.from_iterable(graded) if grade.reward is not None]
+        if scored:
+            metrics["train/percent_correct"] = fmean(is_correct(grade.score.value) for grade in scored)
         return rewards, metrics
 
     def _evaluated(self, groups: Mapping[int, list[str]]) -> tuple[dict[int, Rewards], dict[str, float]]:
@@ -253,12 +257,6 @@ def _rewards_of_process(
     for rows in by_process:
         found.append([next(remaining[number]) for number, _ in rows])
     return found[process]
-
-
-def _share_right(grades: Iterable[Grade]) -> float | None:
-    """The share of right answers among the scored completions; None if there are none."""
-    right = [is_correct(grade.score.value) for grade in grades if grade.reward is not None]
-    return sum(right) / len(right) if right else None
 
 
 def _check(args: GRPOConfig, *, evaluates: bool) -> None:

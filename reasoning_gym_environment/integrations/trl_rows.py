@@ -10,6 +10,7 @@ checkpoints have the number of the next row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .curriculum_rows import LEVEL_STORE, ROW, CurriculumRows, PromptLimit, report
@@ -34,18 +35,13 @@ def curriculum_dataset(path: str, limit: PromptLimit | None = None) -> Dataset:
     from datasets import Dataset
 
     rows = CurriculumRows(path, limit)
-    return Dataset.from_dict({"row": range(len(rows))}).with_transform(_Columns(rows))
+    return Dataset.from_dict({"row": range(len(rows))}).with_transform(partial(_columns, rows))
 
 
-class _Columns:
-    """Turns the numbers of rows into columns."""
-
-    def __init__(self, rows: CurriculumRows) -> None:
-        self._rows = rows
-
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        made = [{**hf_row(row.exported), **row.fields} for row in self._rows.read(batch["row"])]
-        return {name: [row[name] for row in made] for name in made[0]}
+def _columns(rows: CurriculumRows, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns of the rows with these numbers."""
+    made = [hf_row(row.exported) for row in rows.read(batch["row"])]
+    return {name: [row[name] for row in made] for name in made[0]}
 
 
 class RowRewards:

@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal, Self
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from pydantic import Field, model_validator
-from tqdm import tqdm
 
-from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
+from ..api import HeldOut, PromptedProblem, Tasks, training_items
 from ..records import AnswerFormat
 from ..settings.components import DEFAULT_PROMPT, PartialCredit
+from ..utils.terminal import Progress
 from .curriculum_rows import CurriculumRow, CurriculumRows, report
 from .recipe import Recipe, RecipeGrader, UnscoredError, grader_for, metrics_of
 
@@ -91,14 +91,10 @@ class ReasoningGymConfig(vf.TasksetConfig):
 
     @model_validator(mode="after")
     def _has_items_to_train_on(self) -> Self:
-        if self.split == "eval" and self.train_items is not None:
-            raise ValueError(
-                f'train_items={self.train_items}: expected split="train", got split="eval". Set the split.'
-            )
-        if self.split == "eval" and self.level_store:
-            raise ValueError(
-                f'level_store={self.level_store}: expected split="train", got split="eval". Set the split.'
-            )
+        for name in ("train_items", "level_store"):
+            value = getattr(self, name)
+            if self.split == "eval" and value:
+                raise ValueError(f'{name}={value}: expected split="train", got split="eval". Set the split.')
         return self
 
     def tasks(self) -> Tasks:
@@ -171,18 +167,11 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
     def _problems(self, tasks: Tasks) -> Iterator[PromptedProblem]:
         config = self.config
         if config.split == "train":
-            stream = ItemStream(tasks, seed=config.seed)
-            # A trainer makes all items of a finite split before its first step. Only a terminal shows the progress.
-            for problem in tqdm(
-                islice(stream, config.train_items),
-                total=config.train_items,
-                desc="training items",
-                unit="item",
-                disable=None if config.train_items else True,
-            ):
-                # This library does not report the rewards.
-                stream.observe(problem, [])
-                yield problem
+            # This library does not report the rewards.
+            items = islice(training_items(tasks, config.seed), config.train_items)
+            is_endless = config.train_items is None
+            # A trainer makes all items of a finite split before its first step.
+            yield from Progress(items, "training items", config.train_items, unit="item", disable=is_endless)
         else:
             yield from HeldOut(
                 tasks,

@@ -70,7 +70,4 @@ class _VerlRows:
         return len(self._rows)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        row = self._rows[number]
-        columns = verl_row(row.exported)
-        columns["extra_info"] |= row.fields
-        return columns
+        return verl_row(self._rows[number].exported)

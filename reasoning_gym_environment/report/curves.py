@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, correct, exact
 from ..storage.lines import UNKNOWN, DumpedGroup
-from .load import GRADED, Evaluation, LoadedRun
+from .load import GRADED, Evaluation, LoadedRun, free_name
 from .samples import columns_of
 
 Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
@@ -108,9 +108,7 @@ def series_of(evaluations: Sequence[Evaluated]) -> list[Series]:
     found: list[Series] = []
     for (folder, _), points in groups.items():
         if len(points) > 1:
-            names = [folder.name, f"{folder.parent.name}/{folder.name}"]
-            taken = {series.name for series in found}
-            name = next((name for name in names if name not in taken), str(folder))
+            name = free_name(folder, {series.name for series in found})
             found.append(Series(name, sorted(points, key=lambda point: point[0].step or 0)))
     return found
 

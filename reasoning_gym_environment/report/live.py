@@ -17,8 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.runner import METRICS
-from ..storage.lines import files_of
+from .load import all_inputs
 from .page import LIVE_SCRIPT, policy
 
 HOST = "127.0.0.1"
@@ -68,21 +67,9 @@ class LivePage:
 
 def version_of(paths: Sequence[Path]) -> str:
     """The number of files, their size and their last change, as text."""
-    files: list[Path] = []
-    for path in paths:
-        if path.exists():
-            files += _files_in(path)
-    known = [file.stat() for file in [*files, *(file.with_name(METRICS) for file in files)] if file.exists()]
+    known = [file.stat() for file in all_inputs(paths) if file.exists()]
     newest = max((state.st_mtime_ns for state in known), default=0)
     return f"{len(known)}-{sum(state.st_size for state in known)}-{newest}"
-
-
-def _files_in(path: Path) -> list[Path]:
-    try:
-        return files_of(path)
-    except EnvironmentSetupError:
-        # The folder is still empty.
-        return []
 
 
 def waiting_page(reason: str) -> str:

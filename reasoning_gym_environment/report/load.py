@@ -7,6 +7,7 @@ memory, so the texts of a rollout stay in its file until the page needs them: `p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -71,11 +72,13 @@ class Evaluation:
     model: str
     parameters: Mapping[str, Any]
     samples: list[dict[str, Any]]
-    date: str = ""
-    """Time of the last change of its file, as text."""
-    file: Path = Path()
-    seconds: float = 0.0
-    """The same time, in seconds since the epoch."""
+    file: Path
+    seconds: float
+    """Time of the last change of its file, in seconds since the epoch."""
+
+    @property
+    def date(self) -> str:
+        return _date(self.seconds)
 
     @property
     def folder(self) -> Path:
@@ -147,15 +150,22 @@ def load(paths: Sequence[Path]) -> Sources:
     for run in sorted(runs.values(), key=lambda run: run.name):
         run.groups.sort(key=lambda group: group.index)
         sources.runs.append(run)
-    folders = list(dict.fromkeys(evaluation.file.parent.parent for evaluation in sources.evaluations))
-    sources.evaluations.sort(
-        key=lambda evaluation: (folders.index(evaluation.file.parent.parent), evaluation.step or 0)
-    )
+    folders = [evaluation.folder for evaluation in sources.evaluations]
+    sources.evaluations.sort(key=lambda evaluation: (folders.index(evaluation.folder), evaluation.step or 0))
     for name, count in sources.malformed.items():
         logger.warning("Skipping %d lines of %s that are neither results nor groups.", count, name)
     if not sources.evaluations and not sources.runs:
         raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
     return sources
+
+
+def all_inputs(paths: Sequence[Path]) -> list[Path]:
+    """The files that `load` may read. A folder may be missing or empty still."""
+    files: list[Path] = []
+    for path in paths:
+        with contextlib.suppress(EnvironmentSetupError):
+            files += files_of(path)
+    return files + [file.with_name(METRICS) for file in files]
 
 
 def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None:
@@ -168,7 +178,7 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None
         label = f"{resolved.parent.name} {run_id[:8]}"
     else:
         run_id = str(resolved)
-        label = _free_name(resolved.with_suffix(""), {run.label for run in runs.values()})
+        label = free_name(resolved.with_suffix(""), {run.label for run in runs.values()})
     run = LoadedRun(label, changed)
     samples = []
     for place, record in _records(path, sources.malformed):
@@ -190,12 +200,12 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None
     if samples:
         model, parameters = _described(path.with_name(METRICS))
         source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
-        name = _free_name(source, {evaluation.name for evaluation in sources.evaluations})
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(changed), resolved, changed))
+        name = free_name(source, {evaluation.name for evaluation in sources.evaluations})
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, resolved, changed))
 
 
-def _free_name(path: Path, taken: set[str]) -> str:
-    """A name for the source at `path` that no other source has."""
+def free_name(path: Path, taken: set[str]) -> str:
+    """A name for what is at `path`, which none of the others has."""
     names = [path.name, f"{path.parent.name}/{path.name}"]
     return next((name for name in names if name not in taken), str(path))
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.published import beside_published
-from ..evaluation.runner import METRICS
+from ..storage.files import write_atomically
 from ..storage.lines import files_of
-from ..storage.whole_files import write_atomically
 from ..utils.terminal import check_file, not_negative, path_name, port
 from .comparison import compare
 from .live import HOST, LivePage, serve
-from .load import Evaluation, Sources, load
+from .load import Evaluation, Sources, all_inputs, load
 from .page import render
 
 
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
     if options.live:
         return _serve(paths, options)
-    check_file("--output", options.output, inputs=_inputs(paths))
+    check_file("--output", options.output, inputs=all_inputs(paths))
     size = _write(_page(paths, options), options.output)
     print(f"{options.output} ({size / 1e3:,.0f} kB)")
     return 0
@@ -133,15 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--live", action="store_true", help="serve the page on this machine, and refresh it while the run continues")
     add("--port", default=8737, type=port, metavar="PORT", help="port of --live (default: 8737; 0: any free port)")
     return parser
-
-
-def _inputs(paths: Sequence[Path]) -> list[Path]:
-    """All files that the report may read, which its output must not replace."""
-    files = []
-    for path in paths:
-        if path.exists():
-            files += files_of(path)
-    return files + [file.with_name(METRICS) for file in files]
 
 
 def _evaluation_in(sources: Sources, path: Path) -> Evaluation:

@@ -132,7 +132,7 @@ def encode(sources: Sources, limit: int) -> SampleBlocks:
         question_rows.append(_question_row(question, len(chunks)))
         sample_rows += [_sample_row(source, sample) for source, sample in question.samples]
         found = _texts_of(question, rollouts_at)
-        length = _length(found)
+        length = len(json.dumps(found, ensure_ascii=False))
         size += length
         chunk_size += length
         texts.append(found)
@@ -250,14 +250,6 @@ def _prompt_of(texts: Sample) -> list[tuple[str, str]]:
     messages = texts["messages"]
     before_reply = messages[:-1] if messages[-1]["role"] == "assistant" else messages
     return [(str(message["role"]), _cut(message["content"])) for message in before_reply]
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return sum(map(_length, value)) if value else 0
 
 
 def _cut(value: Any) -> str:

@@ -34,8 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from ..errors import EnvironmentSetupError
 from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.append_log import lock
-from ..storage.file_names import file_name
-from ..storage.whole_files import write_atomically
+from ..storage.files import file_name, write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
 from ..utils.saved_state import Stateful, load_into, state_of

@@ -18,7 +18,7 @@ import errno
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -54,12 +54,11 @@ async def supervise(work: Any, *others: Any) -> None:
         await cancel_and_wait(tasks)
 
 
-async def cancel_and_wait(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
+async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Cancel the tasks, and wait until they have ended."""
-    ending = [task for task in tasks if task is not None]
-    for task in ending:
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class BackgroundCalls:

@@ -1,4 +1,4 @@
-"""Code that the commands share: they parse numbers, check where they can write, and print tables.
+"""Code that the commands share: they parse numbers, check where they can write, show progress, and print tables.
 
 argparse checks numbers while it parses them (`type=positive`). A command checks that it can write its results before
 it starts to work. Tables are never cut, and a program that reads the output may close it early.
@@ -7,18 +7,23 @@ it starts to work. Tables are never cut, and a program that reads the output may
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
+import sys
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
+
+logger = logging.getLogger(__name__)
 
 Number = TypeVar("Number", int, float)
 
@@ -105,6 +110,35 @@ def _must_be_writable(setting: str, path: Path) -> Iterator[None]:
     except OSError as error:
         text = f"{setting}: cannot write {path}: {error.strerror}. Name a place that can be written."
         raise EnvironmentSetupError(text) from error
+
+
+LINE_S = 60.0
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {rate_fmt}, {remaining} left{postfix}"
+
+
+class Progress(tqdm):
+    """The progress of long work, with the arguments of tqdm: a bar on a terminal, and a line a minute in a log.
+
+    Without a terminal, the first line comes after a minute, and the last at the end.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        if not sys.stderr.isatty():
+            # With `miniters`, tqdm looks at the clock at each step.
+            options |= {"file": _LogLines(), "mininterval": LINE_S, "delay": LINE_S, "miniters": 1, "bar_format": LINE}
+        super().__init__(*arguments, **options)
+
+
+class _LogLines:
+    """A file that makes a line of the log of each text."""
+
+    def write(self, text: str) -> None:
+        line = text.strip()
+        if line:
+            logger.info("%s", line)
+
+    def flush(self) -> None:
+        """Do nothing, because no text is buffered."""
 
 
 class Output(Console):

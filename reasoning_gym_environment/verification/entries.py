@@ -1,7 +1,8 @@
-"""Items of reasoning-gym, and access to the code that defines their rules."""
+"""Items of reasoning-gym, their right answers, and access to the code that defines their rules."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,22 @@ Check = Callable[[Entry, str], bool]
 def task_of(task: str, entry: Entry) -> str:
     """The task that made the item. An item of `composite` names the task in its metadata."""
     return str(entry["metadata"]["source_dataset"]) if task == "composite" else task
+
+
+def right_answer(task: str, entry: Entry) -> str | None:
+    """A right answer to the item: its own, or the example in its metadata; None if it has neither.
+
+    Some items give an unevaluated integral as their own answer. It does not count as an answer.
+    """
+    # An item of a dataset of one's own may have no such key.
+    answer = entry.get("answer")
+    if answer is not None:
+        return None if "Integral(" in str(answer) else str(answer)
+    if task == "graph_color":
+        return json.dumps(entry["metadata"]["possible_answer"])
+    if task == "rubiks_cube":
+        return entry["metadata"]["example_correct_answer"] or None
+    return None
 
 
 def module_of(task: str) -> Any:

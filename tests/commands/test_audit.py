@@ -139,7 +139,6 @@ def test_mistakes_are_refused_before_anything_is_measured() -> None:
         (["chain_summ"], "Did you mean chain_sum"),
         (["--exclude", "chain_summ"], "Did you mean chain_sum"),
         (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
-        (["--task-modules", "my.py", "--json", "my.py"], "would be replaced"),
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)

@@ -17,13 +17,13 @@ from fastapi.testclient import TestClient
 from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
+from reasoning_gym_environment.verification.entries import right_answer
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.in_process import InProcessGenerator, InProcessGrader
 
@@ -143,7 +143,8 @@ def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> No
     """Training accepts such items of datasets of one's own."""
     entry = {"question": "1 or 2?"}
     problem = PromptedProblem("own", "", split="train", index=0, seed=1, config={}, entry=entry)
-    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry)))
+    recipe = Recipe.of(problem).as_row()
+    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry), recipe))
     assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
     assert not row.get("answer")
 
@@ -294,7 +295,7 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
         export.main(["--to", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out").exists()
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_training_items_and_held_out_questions_are_never_in_the_same_folder(

@@ -17,11 +17,11 @@ from pydantic.fields import FieldInfo
 from reasoning_gym_environment.settings.environment import (
     MINUS_ONE,
     ReasoningGymEnvConfig,
+    Server,
     default_configs,
     default_dumps_folder,
 )
 from reasoning_gym_environment.settings.help import INHERITED, ShownBy, is_shown
-from reasoning_gym_environment.settings.servers import Server
 from testing.support import parsed_command_line
 
 VALUES = json.loads(Path(__file__).with_name("values.json").read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ from reasoning_gym.arithmetic.leg_counting import ANIMALS
 from tqdm import tqdm
 
 from reasoning_gym_environment import ItemStream, Tasks
-from reasoning_gym_environment.commands.items import right_answer
+from reasoning_gym_environment.verification.entries import right_answer
 
 LONGEST_QUESTION = 600
 LONGEST_REPLY = 240

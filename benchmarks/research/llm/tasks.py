@@ -19,8 +19,8 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.verification.entries import right_answer
 
 LONGEST_PROMPT = 288
 LONGEST_ANSWER = 48

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.storage.file_names import LONGEST, file_name
+from reasoning_gym_environment.storage.files import LONGEST, file_name
 
 SAFE = st.text("abcXYZ019_-.", min_size=1, max_size=20).filter(lambda name: name[0] != ".")
 ODD = st.one_of(

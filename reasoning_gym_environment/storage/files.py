@@ -1,9 +1,14 @@
-"""Names of files and folders for names that users choose, such as the name of a run or of a task."""
+"""Files that are written whole or not at all, and names of files for names that users choose.
+
+A user chooses the name of a run or of a task, for example.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from pathlib import Path
 
 LONGEST = 255
 """Bytes that a file system allows in the name of a file."""
@@ -32,3 +37,24 @@ def file_name(name: str, ending: str = "") -> str:
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     added = f"{MARK}{digest}{ending}"
     return safe[: LONGEST - len(added)] + added
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write so that `path` holds either its old content or all of `data`, even if the process is killed.
+
+    A pipe or a device cannot be replaced, so the data goes straight to it. Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    # A link stays a link: the new file replaces the file that the link leads to.
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
