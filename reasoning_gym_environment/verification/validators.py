@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -442,25 +443,37 @@ def integration(entry: Entry, answer: str) -> bool:
     if variable.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
         return False
     difference = sympy.diff(antiderivative, variable) - integrand
-    # To find no simplification takes sympy up to a second, so that most wrong answers are refused without it.
-    return not _differs_at_a_point(difference, variable) and sympy.simplify(difference) == 0
+    is_zero = _is_zero_at_points(difference, variable, random.Random(answer))
+    if is_zero is None:
+        return sympy.simplify(difference) == 0
+    return is_zero
 
 
-_POINTS = ("0.7390851", "1.6180339")
-"""Positive, so that roots and logarithms of equal expressions are equal, and poles of no function in an item."""
-_LARGEST_ERROR = 1e-9
-"""sympy computes 15 digits, also if terms cancel."""
+_SIGNS_OF_POINTS = (1, 1, 1, -1, -1, -1)
+_SURELY_NOT_ZERO = 1e-9
+_SURELY_ZERO = 1e-20
+"""sympy computes _DIGITS digits, even if terms cancel. Decimal numbers in an answer have a value between these two."""
+_DIGITS = 30
 
 
-def _differs_at_a_point(difference: Any, variable: Any) -> bool:
-    """Whether an expression has, at some point, a finite value that is not 0."""
+def _is_zero_at_points(difference: Any, variable: Any, points: random.Random) -> bool | None:
+    """Whether an expression is 0 at random points; None if its values do not tell.
+
+    sympy's `simplify` takes seconds for many wrong answers, and does not find the double angle in some right answers.
+    """
     import sympy
 
-    for point in _POINTS:
-        value = difference.evalf(subs={variable: sympy.Rational(point)})
-        if value.is_finite and value.is_number and abs(value) > _LARGEST_ERROR:
-            return True
-    return False
+    # At negative points, the roots and logarithms of equal expressions may differ.
+    for sign in _SIGNS_OF_POINTS:
+        point = sign * sympy.Rational(points.randrange(5 * 10**8, 25 * 10**8), 10**9)
+        value = difference.evalf(_DIGITS, subs={variable: point})
+        if not (value.is_number and value.is_finite):
+            return None
+        if abs(value) > _SURELY_NOT_ZERO and sign > 0:
+            return False
+        if abs(value) > _SURELY_ZERO:
+            return None
+    return True
 
 
 def propositional_logic(entry: Entry, answer: str) -> bool:
