@@ -39,7 +39,7 @@ def grade_server(arguments: Sequence[str]) -> int:
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
-    options = parser.parse_args(arguments)
+    options = _parse(parser, arguments)
     token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not token:
         parser.error(f"--token-env: the variable {options.token_env} is not set.")
@@ -53,7 +53,7 @@ def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
     description = "Serve the tasks as an OpenEnv environment."
     defaults = {**EXACT, "complexity_mode": "curriculum"}
-    options = _parser("openenv", description, port=8000, **defaults).parse_args(arguments)
+    options = _parse(_parser("openenv", description, port=8000, **defaults), arguments)
     from ..integrations.openenv import build_app
 
     return _serve(options, build_app, defaults)
@@ -66,6 +66,12 @@ def _parser(command: str, description: str, *, port: int, **defaults: Any) -> ar
     parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
     parser.add_argument("--port", type=port_number, default=port, help="(%(default)s)")
     return parser
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    options = parser.parse_args(arguments)
+    check_tasks(options)
+    return options
 
 
 def _not_empty(text: str) -> str:
@@ -91,7 +97,6 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any], defaults: M
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     import uvicorn
 
-    check_tasks(options)
     # `Tasks` starts one worker of each kind unless the numbers are given.
     workers = {"num_generation_workers": None, "num_scoring_workers": None}
     settings = {**workers, **defaults, **task_settings(options)}
