@@ -30,7 +30,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ExportedItem, verl_row
-from reasoning_gym_environment.integrations.recipe import RecipeGrader, grader_for
+from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader, grader_for
 from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGymSkyRLEnv, mask_unscored, register
 from testing import level_student
 from testing.curriculum_runs import skyrl as curriculum
@@ -78,7 +78,7 @@ class Episode:
 
 def extras_of(problem: PromptedProblem, **changes: Any) -> dict[str, Any]:
     """What SkyRL's dataset makes of a row of `export --items --format verl`: all columns but the prompt."""
-    row = verl_row(ExportedItem(problem, "train", 0, str(problem.entry["answer"] or "")))
+    row = verl_row(ExportedItem(problem, "train", 0, str(problem.entry["answer"] or ""), Recipe.of(problem).as_row()))
     extras: dict[str, Any] = json.loads(json.dumps(row))
     extras.pop("prompt")
     extras["extra_info"].update(changes)

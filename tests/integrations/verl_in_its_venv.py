@@ -41,6 +41,7 @@ from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
+from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from reasoning_gym_environment.integrations.verl_dataset import STORE_SUFFIX, CurriculumDataset
 from reasoning_gym_environment.records import AnswerFormat
@@ -99,7 +100,7 @@ def readable(group: Group) -> Group:
 
 def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
     """A row of `export --items --format verl`."""
-    return verl_row(ExportedItem(problem, "train", index, str(problem.entry["answer"])))
+    return verl_row(ExportedItem(problem, "train", index, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
 
 
 @pytest.fixture(scope="module")
