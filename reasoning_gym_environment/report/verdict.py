@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeAlias
 
 from ..evaluation.published import PublishedTable
-from ..evaluation.results import FORMAT_FAILURE, EvalSample, by_question, correct
+from ..evaluation.results import (
+    FORMAT_FAILURE,
+    EvalResults,
+    EvalSample,
+    ScopeResult,
+    by_question,
+    correct,
+)
 from ..evaluation.statistics import Estimate, Question, mean_of
 from ..storage.lines import FAILED, DumpedGroup
 from ..utils.terminal import printable
@@ -18,6 +25,9 @@ from .comparison import Comparison, DifferenceRow, difference_of, templates
 from .curves import Evaluated, Series
 from .load import LoadedRun
 from .samples import UNSCORED
+
+FEW = 20
+"""A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
 
 DISASTER_SHARE = 0.5
 """A fault that affects at least this share of the completions comes before the result."""
@@ -53,7 +63,9 @@ def verdict(
     for run in runs:
         sentences += disasters(run.name, [rollout for group in run.groups for rollout in group.rollouts])
         sentences += _without_signal(run)
-    described = [] if comparison else [(evaluation.name, results) for evaluation, results in alone]
+    described = []
+    if comparison is None:
+        described = [(evaluation.name, results, best_and_worst(results)) for evaluation, results in alone]
     template = templates().get_template("verdict.txt.j2")
     text = template.render(
         comparison=comparison,
@@ -155,6 +167,28 @@ def _counted(reasons: Counter[str]) -> str:
 
 
 # --- results
+
+
+def best_and_worst(results: EvalResults) -> list[tuple[float, str]]:
+    """The lowest and the highest accuracy with their names, among categories, or among tasks if there are under three.
+
+    Empty if there are fewer than two, or if all are equal.
+    """
+    ranked = _ranked(results.categories)
+    if len(ranked) < 3:
+        ranked = _ranked(results.tasks)
+    if len(ranked) < 2 or ranked[0][0] == ranked[-1][0]:
+        return []
+    return [ranked[0], ranked[-1]]
+
+
+def _ranked(scopes: Iterable[ScopeResult]) -> list[tuple[float, str]]:
+    """Accuracies in rising order, of scopes with at least FEW questions."""
+    accuracies = []
+    for scope in scopes:
+        if scope.accuracy and scope.accuracy.questions >= FEW:
+            accuracies.append((scope.accuracy.value, scope.name))
+    return sorted(accuracies)
 
 
 def _change_in(series: Series) -> tuple[Series, DifferenceRow | None]:
