@@ -14,10 +14,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from markupsafe import Markup, escape
 
@@ -26,11 +26,13 @@ from ..evaluation.results import EvalSample, ScopeResult, scope, summarise
 from ..evaluation.statistics import Estimate
 from ..storage.lines import UNKNOWN, DumpedGroup
 from ..utils.terminal import printable
-from .comparison import Comparison, templates
+from .comparison import Comparison, DifferenceRow, templates
 from .curves import run_curves, series_curves, series_of
 from .load import GRADED, SAMPLED, Evaluation, Sources
 from .samples import encode
 from .verdict import verdict
+
+Measured = TypeVar("Measured", Estimate, DifferenceRow)
 
 STATIC = Path(__file__).resolve().parent / "static"
 VENDOR = Path(__file__).resolve().parent / "vendor"
@@ -57,6 +59,9 @@ FACTS = {
 }
 """Parameters of an evaluation that the page shows above its results, with their labels."""
 
+RATES = ("exact", "mean score")
+"""Measures that often equal the accuracy, by their labels."""
+
 
 def render(
     sources: Sources,
@@ -72,7 +77,7 @@ def render(
     Raises EnvironmentSetupError for an evaluation without any score.
     """
     environment = templates()
-    for function in (estimate, interval, label):
+    for function in (estimate, interval, label, merged, differs, measures_of):
         environment.filters[function.__name__] = function
     files = (*SCRIPTS, LIVE_SCRIPT) if is_live else SCRIPTS
     scripts = [file.read_text(encoding="utf-8") for file in files]
@@ -223,6 +228,28 @@ def dumped_scopes(sources: Sources) -> list[ScopeResult]:
 
 def estimate(found: Estimate | None, form: str = ".1%") -> str:
     return "–" if found is None else format(found.value, form)
+
+
+def merged(measures: Mapping[str, Measured]) -> list[tuple[list[str], Measured]]:
+    """The measures with their names. Equal rates of right answers are one measure with several names."""
+    found: list[tuple[list[str], Measured]] = []
+    for name, measured in measures.items():
+        same = [names for names, known in found if name in RATES and known == measured]
+        if same:
+            same[0].append(name)
+        else:
+            found.append(([name], measured))
+    return found
+
+
+def measures_of(comparison: Comparison) -> dict[str, DifferenceRow]:
+    """The rows of a comparison by name, without the name, so that rows with equal figures are equal."""
+    return {row.name: replace(row, name="") for row in comparison.measures}
+
+
+def differs(scopes: Iterable[ScopeResult], name: str) -> bool:
+    """Whether an estimate of any scope differs from its accuracy."""
+    return any(result.estimates.get(name) != result.accuracy for result in scopes)
 
 
 def interval(found: Estimate | None, form: str = ".1%") -> str:
