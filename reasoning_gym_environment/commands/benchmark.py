@@ -9,9 +9,10 @@ import argparse
 import asyncio
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError, UnknownNameError
@@ -19,6 +20,7 @@ from ..evaluation.questions import EvalSet
 from ..integrations.item_formats import DATA_FILES
 from ..integrations.recipe import Recipe
 from ..records import Problem
+from ..sampling.seeds import question_digest
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Progress, path_name, printable
 from .dataset_folder import CARD
@@ -67,12 +69,16 @@ def _check(folder: Path) -> tuple[str, list[str]]:
 
     Raises EnvironmentSetupError or OSError if the folder has no held-out questions.
     """
-    recipes = _recipes(folder / QUESTIONS)
+    rows = _rows(folder / QUESTIONS)
     card = (folder / CARD).read_text(encoding="utf-8")
+    differences = []
+    for row in rows:
+        if question_digest(row.question) != row.recipe.question_digest:
+            differences.append(f"{row.recipe.task}, seed {row.recipe.seed}: the prompt and the digest do not match.")
     with Tasks(item_timeout_s=ITEM_S, num_generation_workers=None) as tasks:
-        outcomes = asyncio.run(_make_again(recipes, tasks))
-        differences = [outcome for outcome in outcomes if isinstance(outcome, str)]
-        problems: list[Problem] = [outcome for outcome in outcomes if isinstance(outcome, Problem)]
+        recipes = [row.recipe for row in rows]
+        problems, failures = asyncio.run(_make_again(recipes, tasks))
+        differences += failures
         manifest = EvalSet(problems, version=tasks.version).manifest
     if manifest not in card and not differences:
         differences.append(f"The set has the manifest {manifest} here, but a different manifest in {folder / CARD}.")
@@ -82,32 +88,50 @@ def _check(folder: Path) -> tuple[str, list[str]]:
             f"{platform.python_version()}. {folder / CARD} has the versions that made the folder.",
             differences,
         )
-    return f"All {len(recipes)} questions are the same here: manifest {manifest}.", []
+    return f"All {len(rows)} questions are the same here: manifest {manifest}.", []
 
 
-def _recipes(path: Path) -> list[Recipe]:
-    """The recipes of the folder's rows. Raises EnvironmentSetupError if the file cannot be read."""
+class _Row(NamedTuple):
+    """A row of the folder: its recipe, and the question in its prompt."""
+
+    recipe: Recipe
+    question: str
+
+
+def _rows(path: Path) -> list[_Row]:
+    """Raises EnvironmentSetupError if the file cannot be read."""
     # pyarrow is an optional extra.
     import pyarrow.parquet
 
     try:
-        return [Recipe.from_row(row) for row in pyarrow.parquet.read_table(path).to_pylist()]
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        table = pyarrow.parquet.read_table(path)
+        rows = []
+        for row in table.to_pylist():
+            question = row["prompt"][-1]["content"]
+            rows.append(_Row(Recipe.from_row(row), str(question)))
+    except (OSError, LookupError, TypeError, ValueError, pyarrow.ArrowException) as error:
         raise EnvironmentSetupError(
             f"{path}: expected held-out questions of `export --items eval` in the format hf, but they cannot be "
             f"read ({error!r})."
         ) from error
+    return rows
 
 
-async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> list[PromptedProblem | str]:
-    """For each recipe, the item, or a sentence if it gives no item or another question."""
-    outcomes: list[PromptedProblem | str] = []
-    remaining = iter(recipes)
+async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> tuple[list[Problem], list[str]]:
+    """The items of the recipes, and a sentence for each recipe that gives no item or another question."""
+    problems: list[Problem] = []
+    failures: list[str] = []
+    remaining: Iterator[Recipe] = iter(recipes)
     with Progress(total=len(recipes), desc="check", unit="item") as bar:
         while batch := list(islice(remaining, AT_ONCE)):
-            outcomes += await asyncio.gather(*[_outcome(recipe, tasks) for recipe in batch])
+            work = [_outcome(recipe, tasks) for recipe in batch]
+            for outcome in await asyncio.gather(*work):
+                if isinstance(outcome, str):
+                    failures.append(outcome)
+                else:
+                    problems.append(outcome)
             bar.update(len(batch))
-    return outcomes
+    return problems, failures
 
 
 async def _outcome(recipe: Recipe, tasks: Tasks) -> PromptedProblem | str:

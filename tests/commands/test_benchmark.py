@@ -63,10 +63,19 @@ def test_a_check_finds_what_differs(folder: Path, capsys: pytest.CaptureFixture[
     write(folder, rows)
     assert benchmark.main(["--check", str(folder)]) == 1
     told = capsys.readouterr()
-    assert told.out.startswith("2 differences. This machine has reasoning-gym ")
-    chain_sum, spell_backward = told.err.splitlines()[-2:]
+    assert told.out.startswith("3 differences. This machine has reasoning-gym ")
+    prompt, chain_sum, spell_backward = told.err.splitlines()[-3:]
+    assert prompt.startswith("chain_sum, seed ") and "the prompt and the digest do not match" in prompt
     assert chain_sum.startswith("chain_sum, seed ") and "another question" in chain_sum
     assert "'letters'" in spell_backward
+
+
+def test_a_prompt_that_was_edited_is_a_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(folder)
+    rows[1]["prompt"][-1]["content"] += " "
+    write(folder, rows)
+    assert benchmark.main(["--check", str(folder)]) == 1
+    assert capsys.readouterr().out.startswith("1 differences.")
 
 
 def test_a_question_that_is_missing_changes_the_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +87,8 @@ def test_a_question_that_is_missing_changes_the_manifest(folder: Path, capsys: p
 
 def test_a_file_without_questions_is_refused(folder: Path) -> None:
     [row, *_] = rows_of(folder)
-    for rows in ([{"question": "1 or 2?"}], [{**row, "config": "[]"}]):
+    recipe = {name: value for name, value in row.items() if name != "prompt"}
+    for rows in ([{"question": "1 or 2?"}], [recipe], [{**row, "prompt": []}], [{**row, "config": "[]"}]):
         write(folder, rows)
         with pytest.raises(EnvironmentSetupError, match=r"export --items"):
             benchmark.main(["--check", str(folder)])
