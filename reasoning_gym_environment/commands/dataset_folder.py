@@ -27,12 +27,14 @@ UNFINISHED = ".unfinished"
 def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
     """A folder to write the files of a dataset to. At the end they move to `folder`, the card last.
 
-    If the command ends early, the files are removed. If the command is killed, the same command replaces them.
+    If the command ends early, the files are removed, and `folder` too if it is new. If the command is killed, the same
+    command replaces them.
 
     Raises EnvironmentSetupError if `folder` cannot be written, or has a card or a file `name` already.
     """
     if (folder / CARD).exists() or (folder / name).exists():
         raise EnvironmentSetupError(f"{folder} holds a dataset already: name a new folder with --to.")
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     unfinished = folder / UNFINISHED
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -45,6 +47,10 @@ def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
             file.replace(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        for path in created:
+            # A folder with files is kept.
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def write_card(folder: Path, template_name: str, **values: Any) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -153,13 +153,14 @@ class _Regrader:
     async def regrade_file(self, path: Path, target: Path, bar: Any) -> None:
         """Regrade the lines of `path` that `target` does not have yet, and write them to `target` in order.
 
-        There is no new file if no line can be regraded.
+        There is no new file, and no new folder, if no line can be regraded.
         """
+        new_folders = [folder for folder in target.parents if not folder.exists()]
         log = AppendLog(
             target,
             self.made_with,
             identity_key="regraded",
-            key=lambda record: str(record["before"]["line"]),
+            key=_digest_in,
             keep=self.tally.add,
             remedy="Name another --to.",
         )
@@ -172,6 +173,7 @@ class _Regrader:
                         log.append(record)
                         self.tally.add(record)
                 bar.update(sum(len(line) for _, line in batch))
+        _remove_if_empty(new_folders)
         if path.name == SAMPLES:
             self._write_metrics(path.with_name(METRICS), target)
 
@@ -223,6 +225,17 @@ class _Regrader:
             return {**record, "before": before, "regraded": self.made_with}
         self.tally.skipped.append(printable(f"{place}: {reason}", 400))
         return None
+
+
+def _remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove empty folders, the innermost first."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _digest_in(record: Mapping[str, Any]) -> str:
+    return str(record["before"]["line"])
 
 
 # --- one line

@@ -136,16 +136,18 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
         assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
     with pytest.raises(EnvironmentSetupError, match="no expected answers"):
         export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")])
-    assert not list((tmp_path / "none").iterdir())
+    assert not (tmp_path / "none").exists()
 
 
-def test_an_export_that_is_refused_leaves_no_files(dump: Path) -> None:
+def test_an_export_that_is_refused_leaves_folders_as_they_were(dump: Path) -> None:
     dump.write_text(json.dumps(group(rollout("wrong", 0.0))) + "\n")
     old = dump.parent / "old"
     old.mkdir()
     (old / "note.txt").write_text("kept")
-    with pytest.raises(EnvironmentSetupError, match="nothing to export"):
-        export.main([str(dump), "--to", str(old)])
+    for folder in (dump.parent / "new" / "inner", old):
+        with pytest.raises(EnvironmentSetupError, match="nothing to export"):
+            export.main([str(dump), "--to", str(folder)])
+    assert not (dump.parent / "new").exists()
     assert [path.name for path in old.iterdir()] == ["note.txt"]
 
 

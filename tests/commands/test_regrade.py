@@ -123,7 +123,7 @@ def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, in_process_workers
     assert "cannot be imported" in refused(path, "--task-modules", "no_such_module")
     empty = write(tmp_path / "empty" / "c.jsonl")
     assert "It has no lines." in refused(empty)
-    assert not list((tmp_path / "empty.regraded").iterdir())
+    assert not (tmp_path / "empty.regraded").exists()
     empty.write_bytes(b"\x1b\xff\n")
     assert "can be regraded. The first reason is" in (said := refused(empty)) and "\x1b" not in said
 
