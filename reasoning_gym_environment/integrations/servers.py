@@ -34,6 +34,11 @@ from ..sampling.seeds import question_digest
 from ..tasks.catalog import config_from_json
 from .recipe import RECIPE, Recipe, RecipeGrader
 
+MOST_MISTAKES = 10
+"""A refusal names this many mistakes of a request."""
+LONGEST_PLACE = 10
+"""A refusal names this many steps of the way to a mistake, which may be nested deeply."""
+
 
 def _without_surrogates(text: Any) -> Any:
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
@@ -183,7 +188,7 @@ def build_app(
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> Response:
-        mistakes = [_described(mistake) for mistake in error.errors()]
+        mistakes = [_described(mistake) for mistake in error.errors()[:MOST_MISTAKES]]
         # In ASCII, because FastAPI cannot write half of a surrogate pair.
         text = json.dumps({"detail": mistakes}, separators=(",", ":"))
         return Response(text, 422, media_type="application/json")
@@ -230,7 +235,8 @@ def build_app(
 
 def _described(mistake: dict[str, Any]) -> dict[str, Any]:
     """A mistake of a request, in FastAPI's form, without the value, which may be of any size and no JSON."""
-    return {name: mistake[name] for name in ("type", "loc", "msg")}
+    place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"][:LONGEST_PLACE]]
+    return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
 
 
 def _for_nemo(graded: Graded) -> dict[str, Any]:

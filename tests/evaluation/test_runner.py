@@ -127,10 +127,17 @@ async def test_the_plan_has_no_prompts_that_are_too_long(make_problem: Any) -> N
     judge = evaluator(prompts=FakePrompts(lambda tokens: 100 if tokens == 1 else None))
     expected = (
         "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens. Up to 2 requests run at the same time. "
-        "1 completions are not requested, because their prompts are too long: raise env.max_token_length, or "
-        "env.context_length if it is set."
+        "The server decides how long they take: about 0.5 min in all if each request takes 30 s. 1 completions are not "
+        "requested, because their prompts are too long: raise env.max_token_length, or env.context_length if it is set."
     )
     assert judge.plan(EvalSet(problems), AnswerLog(None, {})) == expected
+
+
+async def test_the_plan_says_how_the_time_follows_from_the_time_of_a_request(make_problem: Any) -> None:
+    problems = [make_problem(index=index) for index in range(100)]
+    plan = evaluator(completions=4, concurrency=64).plan(EvalSet(problems), AnswerLog(None, {}))
+    assert "Up to 64 requests run at the same time" in plan
+    assert "about 3.5 min in all if each request takes 30 s." in plan
 
 
 def test_the_plan_and_the_total_have_their_cost_if_prices_are_given() -> None:

@@ -41,7 +41,7 @@ def test_an_item_that_is_nested_too_deep_is_refused(tasks: Tasks, depth: int, st
     if status == 200:
         assert graded.json()[0][0]["reward"] == verified.json()["reward"] == 1.0
     else:
-        assert "depth exceeded" in graded.text
+        assert "depth exceeded" in graded.text and len(graded.text) < 1000
 
 
 def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
