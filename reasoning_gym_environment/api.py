@@ -346,7 +346,8 @@ class HeldOut:
     The arguments are settings of docs/configuration.md. `eval_tasks` is "all", a number of tasks (chosen by
     `eval_seed`), or task names. The set has `num_eval_samples_per_task` questions of each task, at `eval_complexity`:
     None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments give the same
-    questions everywhere; `manifest` identifies them. The first access makes the questions, and shows the progress.
+    questions everywhere; `manifest` identifies them. The first access makes the questions, and with `show_progress` a
+    terminal shows how many exist.
 
     Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
@@ -359,6 +360,7 @@ class HeldOut:
         num_eval_samples_per_task: int = 5,
         eval_seed: int = 123,
         eval_complexity: float | None = None,
+        show_progress: bool = False,
     ) -> None:
         _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
         # The published questions are for `evaluate` only.
@@ -373,6 +375,7 @@ class HeldOut:
             eval_complexity=eval_complexity,
         )
         tasks._runtime.check_held_out(self._settings)
+        self._show_progress = show_progress
         self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
@@ -461,7 +464,7 @@ class HeldOut:
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._runtime.held_out(self._settings)
+                self._made = await self._runtime.held_out(self._settings, show_progress=self._show_progress)
         return self._made
 
 

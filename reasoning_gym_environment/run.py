@@ -233,7 +233,7 @@ class Run:
         """
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
-            questions = await self.runtime.held_out(self.config, **pace)
+            questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
             self.test_items += [(problem.entry, ProblemDataset(Group(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions

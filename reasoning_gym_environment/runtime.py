@@ -184,6 +184,7 @@ class Runtime:
         self,
         settings: EvaluationSettings,
         *,
+        show_progress: bool = False,
         at_once: int = AT_ONCE,
     ) -> EvalSet:
         """The questions of an evaluation, the same in every process for the same settings.
@@ -191,7 +192,13 @@ class Runtime:
         The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
-        return await build_eval_set(maker, settings, self.library.version, at_once=at_once)
+        return await build_eval_set(
+            maker,
+            settings,
+            self.library.version,
+            show_progress=show_progress,
+            at_once=at_once,
+        )
 
     async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:
         """The questions that training excludes.

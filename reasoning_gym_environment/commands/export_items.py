@@ -178,7 +178,7 @@ def _held_out(options: argparse.Namespace) -> _Items:
         default = EvaluationSettings.model_fields[setting].default
         settings[setting] = given.get(name, default)
     with Tasks(**task_settings(options)) as tasks:
-        held_out = HeldOut(tasks, **settings)
+        held_out = HeldOut(tasks, **settings, show_progress=True)
         return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
 

@@ -22,16 +22,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from tqdm import tqdm
+
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
 from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
 from ..settings.components import EvaluationSettings
+from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
-from ..utils.terminal import Progress
 from .published import PRESETS, published_presets
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,9 @@ NOTHING_NEW = 40
 
 NONE_HELD_OUT = 200
 """The search of a task stops after this many consecutive draws without a held-out question. The chance is 1 in 10^9."""
+
+LOG_PROGRESS_S = 10.0
+"""Seconds between two log lines about the progress, if no terminal shows a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,15 @@ def eval_difficulties(
         if (complexity, task) in TOO_SLOW:
             left_out[task] = TOO_SLOW[complexity, task]
             continue
-        difficulties[task] = config_of(task, published[task])
+        try:
+            config = config_of(task, published[task])
+            library.create_dataset(task, seed=0, size=1, **config)
+        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError and others.
+        except Exception as error:  # noqa: BLE001
+            reason = library.explain(error)
+            left_out[task] = f"reasoning-gym rejects its config in the preset {complexity!r}: {reason}"
+            continue
+        difficulties[task] = config
         if catalog[task].overrides:
             logger.warning(
                 "The evaluation ignores the overrides of %s, because the preset sets its config.",
@@ -165,6 +178,7 @@ async def build_eval_set(
     settings: EvaluationSettings,
     version: str = "",
     *,
+    show_progress: bool = False,
     at_once: int = AT_ONCE,
 ) -> EvalSet:
     """Make the questions of every chosen task, at most `at_once` items at the same time, and log what is missing.
@@ -188,7 +202,7 @@ async def build_eval_set(
         complexity,
     )
     search = QuestionSearch(maker, settings, rule, asyncio.Semaphore(at_once))
-    found = await _search_all(search, difficulties)
+    found = await _search_all(search, difficulties, show_progress=show_progress)
     problems: list[Problem] = []
     for task, questions in found.items():
         problems += questions.problems
@@ -221,19 +235,38 @@ class FoundQuestions(NamedTuple):
     why_fewer: str = ""
 
 
-async def _search_all(search: QuestionSearch, difficulties: Mapping[str, Difficulty]) -> dict[str, FoundQuestions]:
+async def _search_all(
+    search: QuestionSearch,
+    difficulties: Mapping[str, Difficulty],
+    *,
+    show_progress: bool,
+) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
     searches: dict[str, asyncio.Future[FoundQuestions]] = {}
     for task, difficulty in difficulties.items():
         searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
-    with Progress(total=len(searches), desc="evaluation set", unit="task") as bar:
+    disable = None if show_progress else True
+    with tqdm(total=len(searches), desc="evaluation set", unit="task", disable=disable) as bar:
         for running in searches.values():
             running.add_done_callback(lambda _: bar.update())
+        logging_progress = [asyncio.ensure_future(_log_progress(searches))] if bar.disable else []
         try:
             await asyncio.gather(*searches.values())
         finally:
-            await cancel_and_wait(searches.values())
+            await cancel_and_wait([*searches.values(), *logging_progress])
     return {task: finished.result() for task, finished in searches.items()}
+
+
+async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
+    while True:
+        await asyncio.sleep(LOG_PROGRESS_S)
+        unfinished = [task for task, running in searches.items() if not running.done()]
+        logger.info(
+            "The held-out questions of %d of %d tasks are made. The next unfinished task is %s.",
+            len(searches) - len(unfinished),
+            len(searches),
+            unfinished[0],
+        )
 
 
 @dataclass(frozen=True)

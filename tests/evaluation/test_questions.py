@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
+from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.published import PRESETS, published_presets, published_scores
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
@@ -17,6 +20,7 @@ from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_
 from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
+from testing.process_table import until
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
 MANY = Catalog(tuple(Task(f"task_{number:02}", "even" if number % 2 == 0 else "odd") for number in range(50)))
@@ -52,6 +56,29 @@ async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() ->
     drawn = [await ItemMaker(ONE, FakeGenerator()).make(ItemAddress("chain_sum", i, "eval", 7)) for i in range(100)]
     assert made.problems == [problem for problem in drawn if is_held_out(problem.question)][:3]
     assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
+
+
+async def test_a_log_without_a_terminal_shows_the_progress(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(eval_set, "LOG_PROGRESS_S", 0.001)
+    may_end = asyncio.Event()
+
+    class StuckWithGcd(FakeGenerator):
+        async def generate(self, task: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+            if task == "gcd":
+                await may_end.wait()
+            return await super().generate(task, *arguments, **options)
+
+    building = asyncio.ensure_future(build(generator=StuckWithGcd()))
+    expected = "The held-out questions of 1 of 2 tasks are made. The next unfinished task is gcd."
+    await until(lambda: expected in caplog.text)
+    may_end.set()
+    assert len(await building) == 8
+    lines = len(caplog.records)
+    await asyncio.sleep(0.01)
+    assert len(caplog.records) == lines
 
 
 class Few(FakeGenerator):
@@ -119,13 +146,18 @@ async def test_a_complexity_is_the_level_nearest_to_it() -> None:
     assert {(problem.complexity, problem.config["max_terms"]) for problem in made} == {(1.0, 12)}
 
 
-async def test_what_a_preset_does_not_know_is_named_and_left_out() -> None:
-    survo = Task("survo", "games")
-    made = await build(Catalog((*CATALOG.tasks, survo)), complexity="easy")
-    assert {item.task for item in made} == {"chain_sum", "gcd"}
-    assert made.describe()["left_out"]["survo"] == "the preset 'easy' has no config for it"
-    with pytest.raises(EnvironmentSetupError, match=r"The evaluation has no questions: .*survo"):
-        await build(Catalog((survo,)), complexity="easy")
+async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    presets = {"easy": {"gcd": {"no_such_field": 1}, "chain_sum": {}}}
+    monkeypatch.setattr(eval_set, "published_presets", lambda: presets)
+    lcm = Task("lcm", "arithmetic")
+    made = await build(Catalog((*CATALOG.tasks, lcm)), complexity="easy")
+    assert {item.task for item in made} == {"chain_sum"}
+    left_out = made.describe()["left_out"]
+    assert left_out["lcm"] == "the preset 'easy' has no config for it" and "no_such_field" in left_out["gcd"]
+    with pytest.raises(EnvironmentSetupError, match=r"The evaluation has no questions: .*lcm"):
+        await build(Catalog((lcm,)), complexity="easy")
 
 
 async def test_the_manifest_changes_with_every_question_config_and_release_and_not_with_the_order() -> None:
