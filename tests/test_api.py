@@ -21,7 +21,7 @@ from testing.process_table import linux_only, parents
 from testing.support import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = "chain_sum,countdown,leg_counting"
+NAMES = "chain_sum,gcd,leg_counting"
 
 
 @pytest.fixture(scope="module")

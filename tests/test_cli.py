@@ -167,35 +167,40 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
 
 
 SLOW_TO_IMPORT = ("atroposlib", "transformers", "torch", "wandb", "reasoning_gym", "fastapi", "uvicorn")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        *[([command, "--help"], 0, "usage: ") for command in cli.COMMANDS],
-        (["serve", "--env.sed", "3"], 2, "Did you mean seed?"),
-        (["process", "--config", "run.yaml"], 2, "Did you mean group_size?"),
-        (["evaluate", "--env.eval_tasks", "chain_smu"], 2, "Did you mean chain_sum"),
-        (["serve", "--env.exclude_tasks", "category:lgic"], 2, "Did you mean logic?"),
-        (["serve", "--env.include_tasks", "*_arithmetics"], 2, "No task matches"),
-        (["tasks", "chain_smu"], 2, "Did you mean chain_sum"),
-        (["audit", "chain_smu"], 2, "Did you mean chain_sum"),
-        (["export", "--items", "1", "--to", "new", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
-        (["grade-server", "--tasks", "chain_smu"], 2, "Did you mean chain_sum"),
-    ],
-    ids=str,
+TYPOS = (
+    ("Did you mean seed?", ["serve", "--env.sed", "3"]),
+    ("Did you mean group_size?", ["process", "--config", "run.yaml"]),
+    ("Did you mean chain_sum", ["evaluate", "--env.eval_tasks", "chain_smu"]),
+    ("Did you mean logic?", ["serve", "--env.exclude_tasks", "category:lgic"]),
+    ("No task matches", ["serve", "--env.include_tasks", "*_arithmetics"]),
+    ("Did you mean chain_sum", ["tasks", "chain_smu"]),
+    ("Did you mean chain_sum", ["audit", "chain_smu"]),
+    ("Did you mean chain_sum", ["export", "--items", "1", "--to", "new", "--tasks", "chain_smu"]),
+    ("Did you mean chain_sum", ["grade-server", "--tasks", "chain_smu"]),
 )
-def test_help_and_typos_take_no_slow_import(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+RUN_EACH = f"""
+import contextlib, io, json, sys
+from {cli.__name__} import main
+for arguments in json.loads(sys.argv[1]):
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue(), sorted({{*{SLOW_TO_IMPORT}}} & sys.modules.keys())]))
+"""
+
+
+def test_help_and_typos_take_no_slow_import(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("env: {group_siz: 4}\n")
-    program = f"""
-import sys, {cli.__name__} as cli
-try:
-    cli.main({arguments!r})
-finally:
-    print("imported:", *({{*{SLOW_TO_IMPORT!r}}} & sys.modules.keys()))"""
-    done = run(["-c", program], tmp_path)
-    assert done.returncode == code and said in done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "imported:"
+    cases = [("usage: ", [command, "--help"]) for command in cli.COMMANDS]
+    cases += TYPOS
+    done = run(["-c", RUN_EACH, json.dumps([arguments for _, arguments in cases])], tmp_path)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    for (expected, arguments), (code, said, imported) in zip(cases, results, strict=True):
+        assert expected in said and imported == [], (arguments, said, imported)
+        assert code == (0 if "--help" in arguments else 2), (arguments, said)
 
 
 def test_characters_that_the_terminal_cannot_print_are_escaped() -> None:

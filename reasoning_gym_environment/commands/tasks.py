@@ -49,6 +49,9 @@ WITHOUT_ANSWER = (
 )
 """Tasks whose items come without an answer."""
 
+NAMES = 5
+"""A message names at most this many tasks, and says how many more there are."""
+
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 LIST_OPTIONS = ("include_tasks", "exclude_tasks")
 ITEM_DEFAULTS: Mapping[str, Any] = {"complexity": None, "count": 1, "seed": 42}
@@ -201,6 +204,7 @@ def _print_items(options: argparse.Namespace) -> None:
 
 
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
+    _check_that_it_is_one_task(options)
     chosen = {**ITEM_DEFAULTS, **vars(options)}
     with Tasks(
         options.name,
@@ -209,11 +213,19 @@ def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
         complexity_mode=chosen["complexity"],
     ) as tasks:
-        if len(tasks.names) > 1:
-            matches = ", ".join(tasks.names)
-            raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
         problems = islice(training_items(tasks, chosen["seed"]), chosen["count"])
         return [_record(problem) for problem in problems]
+
+
+def _check_that_it_is_one_task(options: argparse.Namespace) -> None:
+    """Raise EnvironmentSetupError for a pattern that matches several tasks, before any worker starts."""
+    chosen = checked(TasksSettings, **{**task_settings(options), "include_tasks": options.name})
+    names = discover(include=chosen.include_tasks, modules=chosen.task_modules).names
+    if len(names) > 1:
+        matches = ", ".join(names[:NAMES])
+        if len(names) > NAMES:
+            matches += f" and {len(names) - NAMES} more"
+        raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
 
 
 def _record(problem: PromptedProblem) -> dict[str, Any]:

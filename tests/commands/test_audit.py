@@ -156,7 +156,7 @@ register_dataset("empty", Empty, GCDConfig)
 """
 
 
-@pytest.mark.usefixtures("own_datasets")
+@pytest.mark.usefixtures("own_datasets", "in_process_workers")
 def test_a_task_that_makes_no_items_is_not_said_to_lack_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_check_accepts_what_export_wrote(made: Path, capsys: pytest.CaptureFix
     assert f"**Manifest**: `{manifest}`" in (made / CARD).read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_a_check_finds_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(folder)
     rows[0]["question_digest"] = "0" * 16
@@ -70,6 +71,7 @@ def test_a_check_finds_what_differs(folder: Path, capsys: pytest.CaptureFixture[
     assert "'letters'" in spell_backward
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_a_prompt_that_was_edited_is_a_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(folder)
     rows[1]["prompt"][-1]["content"] += " "
@@ -78,6 +80,7 @@ def test_a_prompt_that_was_edited_is_a_difference(folder: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("1 differences.")
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_a_question_that_is_missing_changes_the_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of(folder)
     write(folder, rows[1:])

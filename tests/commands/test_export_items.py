@@ -248,21 +248,22 @@ def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_worker
         assert f"| chain_sum | 20 | {listed} |" in (folder / "README.md").read_text()
 
 
-def test_a_folder_has_tasks_of_ones_own_and_other_parameters(
+def test_items_have_other_parameters(tmp_path: Path, in_process_workers: None) -> None:
+    overrides = '{"chain_sum": {"min_terms": 2, "max_terms": 2}}'
+    chosen = ("--items", "3", "--tasks", "chain_sum", "--task-overrides", overrides)
+    folder = export_items(tmp_path / "sums", *chosen, "--complexity", "none", "--format", "nemo-gym")
+    configs = [json.loads(row["metadata"]["recipe"]["config"]) for row in read(folder, "nemo-gym", "train")]
+    assert {config["max_terms"] for config in configs} == {2}
+
+
+def test_a_folder_has_tasks_of_ones_own_and_the_python_of_its_card_serves_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_datasets: None
 ) -> None:
-    overrides = '{"chain_sum": {"min_terms": 2, "max_terms": 2}}'
     modules = ("--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK)
-    chosen = ("--complexity", "none", "--format", "nemo-gym")
-    sums = export_items(
-        tmp_path / "sums", "--items", "3", *chosen, "--tasks", "chain_sum", "--task-overrides", overrides
-    )
-    configs = [json.loads(row["metadata"]["recipe"]["config"]) for row in read(sums, "nemo-gym", "train")]
-    assert {config["max_terms"] for config in configs} == {2}
-    own = export_items(tmp_path / "own", "--items", "1", *chosen, "--tasks", ATTACK_TASK, *modules)
+    chosen = ("--items", "1", "--tasks", ATTACK_TASK, "--complexity", "none", "--format", "nemo-gym")
+    own = export_items(tmp_path / "own", *chosen, *modules)
     [row] = read(own, "nemo-gym", "train")
     assert row["metadata"]["recipe"]["task"] == ATTACK_TASK
-    # The Python of the card serves the task too.
     monkeypatch.chdir(own)
     [code] = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
     capsys.readouterr()

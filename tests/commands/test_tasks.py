@@ -24,8 +24,9 @@ def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureF
 
 
 def test_items_are_of_one_task() -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"name of one task.* matches chain_sum, decimal_"):
-        main(["*_sum"])
+    for pattern, matches in (("*_sum", "chain_sum, decimal_chain_sum"), ("*", "ab, .*, arc_1d and 100 more")):
+        with pytest.raises(EnvironmentSetupError, match=rf"name of one task.* matches {matches}\."):
+            main([pattern])
 
 
 def test_an_option_that_has_no_effect_is_refused() -> None:

@@ -53,11 +53,15 @@ def run_in_tree(folder: Path, *arguments: str) -> CompletedProcess[str]:
     return run(["-S", *arguments], folder, PYTHONPATH=os.pathsep.join([str(folder), *libraries]))
 
 
+OF_PACKAGE = [LONG_NAME, f"{LONG_NAME}.{NAME}", f"{LONG_NAME}.env"]
+OF_REPOSITORY = [f"atropos.{LONG_NAME}.{NAME}", f"atropos.{LONG_NAME}", f"atropos.{LONG_NAME}.env"]
+
+
 @pytest.mark.parametrize(
     ("package", "names"),
     [
-        ("package", [LONG_NAME, f"{LONG_NAME}.{NAME}", f"{LONG_NAME}.env"]),
-        ("repository", [f"atropos.{LONG_NAME}.{NAME}", f"atropos.{LONG_NAME}", f"atropos.{LONG_NAME}.env"]),
+        pytest.param("package", OF_PACKAGE, marks=pytest.mark.slow),
+        ("repository", OF_REPOSITORY),
     ],
     indirect=["package"],
 )

@@ -22,7 +22,7 @@ from testing.mock_dialects import ThreadedMockServer
 from . import record
 
 RECORDED = Path(__file__).parent / "recorded"
-FEW = 40
+FEW = 20
 """So many draws show most changes. They are cheap without real workers, which only the mode `none` needs: some of its
 tasks need the fixed hash seed of the workers. All draws reach the levels and tasks that come late."""
 

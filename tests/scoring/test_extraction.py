@@ -102,17 +102,18 @@ def test_a_written_answer_is_found(answer_format: AnswerFormat, answer: str) -> 
     assert extract_answer(write_answer(answer, answer_format), answer_format=answer_format) == Extraction(answer)
 
 
-def test_huge_hostile_texts_are_read_to_the_end() -> None:
-    blanks = " " * 100_000
+@pytest.mark.parametrize("chars", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_huge_hostile_texts_are_read_to_the_end(chars: int) -> None:
+    blanks = " " * (chars // 10)
     for piece in ("<answer>", "<think>", "<answer", "<answer" + blanks, "<", "</", "</answer>", "<answer></answer>"):
-        text = piece * (1_000_000 // len(piece))
+        text = piece * (chars // len(piece))
         assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
     for piece in ("\\boxed{", "{", "}", "\\boxed{x", "\\boxed{}", "\\", "[THINK]", "<|channel|>analysis", "◁think▷"):
-        text = piece * (1_000_000 // len(piece))
+        text = piece * (chars // len(piece))
         closed = f"<think>{text}</think>[/THINK]<|channel|>final<|message|>◁/think▷\\boxed{{5}}"
         assert extract_answer(closed, answer_format=AnswerFormat.BOXED) == Extraction(answer="5")
         extract_answer(text, answer_format=AnswerFormat.BOXED)
-    text = "<think></think><answer>x</answer>" * 30_000
+    text = "<think></think><answer>x</answer>" * (chars // 32)
     assert extract_answer(text) == Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
 
 
