@@ -9,12 +9,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-trainers test-servers test-slurm llm lint docs release clean
+.PHONY: help demo test test-slow test-libraries test-servers test-slurm llm lint docs release clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
-	@echo "make test-trainers  set up .venv-trl, .venv-verl and .venv-skyrl, then try OpenEnv, verl and SkyRL"
+	@echo "make test-libraries  set up .venv-trl, -verifiers, -verl, -skyrl and -core (6 GB), then try TRL, OpenEnv, verifiers, verl, SkyRL, reasoning-core"
 	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
 	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/research/llm/README.md)"
@@ -68,11 +68,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-core/.installed
-	$(PYTEST) -m slow --durations 15
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m "slow and not libraries" --durations 15
 
-test-trainers: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verl/.installed $(VENV)-skyrl/.installed
-	$(BIN)/python -m pytest -m trainers --numprocesses 0 --durations 5
+LIBRARIES := trl verifiers verl skyrl core
+test-libraries: $(VENV)/.installed-dev $(LIBRARIES:%=$(VENV)-%/.installed)
+	$(PYTEST) -m libraries --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
 	$(VENV)-llm/bin/python benchmarks/research/llm/model.py data/llm/model

@@ -47,7 +47,7 @@ def libraries_of(name: str) -> Path:
     """The environment beside .venv that has a tested library. Fails the test if `make` has not set it up."""
     home = ROOT / name
     if not (home / ".installed").exists():
-        pytest.fail(f"{home} is missing: `make test-slow` sets it up, and so does `make {name}/.installed`.")
+        pytest.fail(f"{home} is missing: `make test-libraries` sets it up, and so does `make {name}/.installed`.")
     return home
 
 

@@ -21,28 +21,36 @@ from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_server import FakeServer, retry_quickly, tokens
 
 
-async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -> None:
+async def test_a_group_is_as_old_as_its_oldest_completion(
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = await ready_env(group_size=3)
-    requests = 0
-
     async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
-        nonlocal requests
-        requests += 1
-        if requests == 2:
+        text = next(replies)
+        if text is None:
             # The trainer moves on while this request hangs, and the request is made again.
             env.state.step = 20
             raise InferenceError("timeout")
-        return tokens(WRONG)
+        return tokens(text)
 
     server = FakeServer(answer)
     server.completions_per_request = 1
     retry_quickly(env.inference, server)
     env.state.step = 3
     item = await env.get_next_item()
-    await env.collect_trajectories(item)
+    right = RIGHT.format(answer=item[1]["answer"])
+    replies = iter([WRONG, None, right, right])
+    payload, _ = await env.collect_trajectories(item)
     group = group_of(item)
     assert {rollout.completion.sampled_at for rollout in group.rollouts} == {3, 20}
     assert (group.sampled_at, group.scored_at) == (3, 20)
+
+    # From its age the client of run-api sees whether the group is too old for the trainer.
+    delivered: list[Any] = []
+    monkeypatch.setattr(env.run.api, "deliver", lambda _, sampled_at, __: delivered.append(sampled_at))
+    await env.handle_send_to_api(payload, item)
+    await env.handle_send_to_api(payload)
+    assert delivered == [3, None], "a group of unknown age counts as new"
 
 
 @pytest.mark.parametrize(("trainer", "last"), [(-1, 1.0), (5000, 1.0), (200, 0.5), (101, 0.0)])

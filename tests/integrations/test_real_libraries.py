@@ -1,8 +1,7 @@
 """Each integration from the installed wheel, with the real library that it serves (testing/wheel.py).
 
-`make test-slow` and `make test-trainers` set up the environments of the libraries. The second has the libraries that
-take longest to install and to test. The tests of test_verifiers.py and test_reasoning_core.py
-install the wheel too.
+`make test-libraries` sets up the environments of the libraries. The tests of test_verifiers.py and
+test_reasoning_core.py install the wheel too.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ pytestmark = pytest.mark.timeout(1800)
 WITHOUT_FIXTURES = ("--noconftest",)
 
 
+@pytest.mark.libraries
 @pytest.mark.parametrize(
     ("libraries", "extras", "file", "options"),
     [
-        pytest.param(".venv-trl", "trl", "trl_in_its_venv.py", (), marks=pytest.mark.slow),
-        pytest.param(".venv-trl", "openenv", "openenv_in_its_venv.py", (), marks=pytest.mark.trainers),
-        pytest.param(".venv-verl", "", "verl_in_its_venv.py", (), marks=pytest.mark.trainers),
-        pytest.param(".venv-skyrl", "skyrl", "skyrl_in_its_venv.py", WITHOUT_FIXTURES, marks=pytest.mark.trainers),
+        (".venv-trl", "trl", "trl_in_its_venv.py", ()),
+        (".venv-trl", "openenv", "openenv_in_its_venv.py", ()),
+        (".venv-verl", "", "verl_in_its_venv.py", ()),
+        (".venv-skyrl", "skyrl", "skyrl_in_its_venv.py", WITHOUT_FIXTURES),
     ],
 )
 def test_the_library_and_the_wheel(
@@ -43,7 +43,7 @@ def test_python_http_and_atropos_and_the_wheel(wheel: Path, tmp_path: Path) -> N
     run_tests(python, ["atropos_in_its_venv.py"], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_the_example_for_trl_trains_a_tiny_model(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", libraries_of(".venv-trl"), wheel, extras="trl")
     reported = run(python, ROOT / "examples" / "trl_grpo.py", tmp_path / "out", cwd=tmp_path)

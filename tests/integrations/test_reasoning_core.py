@@ -25,7 +25,7 @@ UNGUARDED = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_its_generators_are_tasks_like_others(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", libraries_of(".venv-core"), wheel)
     add_tests(python)

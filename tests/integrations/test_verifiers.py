@@ -162,7 +162,7 @@ def asked(problems: Iterable[PromptedProblem], *wrong: str) -> dict[str, list[st
     return {one.question: [f"<think>so</think><answer>{one.entry['answer']}</answer>", *wrong] for one in problems}
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade_pays(
     python: Path, tmp_path: Path, byte_tokenizer: Any
 ) -> None:
@@ -186,7 +186,7 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
     assert not marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_an_environment_server_makes_the_items_of_the_stream_again(
     python: Path, tmp_path: Path, byte_tokenizer: Any
 ) -> None:
@@ -209,7 +209,7 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(
     assert not any(is_held_out(problem.question) for problem in problems)
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: Path, tmp_path: Path) -> None:
     """The finite source on the page, with fewer items."""
     (tmp_path / "splits.py").write_text(SPLITS)
@@ -227,14 +227,14 @@ def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: P
     assert all(is_held_out(row["prompt"]) for row in found["held out"]["rows"])
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_all_event_loops_of_a_process_share_the_grading_workers(python: Path, tmp_path: Path) -> None:
     (tmp_path / "starts.py").write_text(STARTS)
     done = of_library(python, ["starts.py"], tmp_path)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_the_levels_follow_the_rewards_of_an_environment_server(python: Path, tmp_path: Path) -> None:
     store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
     add_tests(python)
@@ -245,7 +245,7 @@ def test_the_levels_follow_the_rewards_of_an_environment_server(python: Path, tm
     assert max(task.level for task in summary.tasks) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
     """In boxes. The other tests of this file have answers in tags."""
     answer_format = "boxed"
@@ -260,7 +260,7 @@ def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path:
     assert not marker.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.libraries
 def test_a_completion_that_cannot_be_scored_is_an_error(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
     marker = tmp_path / "touched"
     with Tasks(ATTACK_TASK, **SETTINGS) as tasks:

@@ -193,6 +193,7 @@ print({result.check_id: result.status.value for result in report.results if resu
 """All of `openenv validate`, with the application in a process where the library would start a container."""
 
 
+@pytest.mark.libraries
 def test_openenv_validates_the_space_and_its_application(built: Path, tmp_path: Path) -> None:
     home = libraries_of(".venv-trl")
     space = tmp_path / "space"
@@ -222,6 +223,7 @@ def is_listening(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.libraries
 def test_verifiers_finds_the_tasks_in_the_wheel_and_in_the_package_for_the_hub(
     built: Path, tmp_path: Path, byte_tokenizer: Any
 ) -> None:
