@@ -21,10 +21,9 @@ from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_server import FakeServer, retry_quickly, tokens
 
 
-async def test_a_group_is_as_old_as_its_oldest_completion(
-    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     env = await ready_env(group_size=3)
+
     async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
         text = next(replies)
         if text is None:

@@ -87,6 +87,16 @@ class OwnPrompt(ReasoningGymEnv):
         return (frozenset({"role": "system", "content": "Be brief."}.items()), messages[1]), entry, dataset
 
 
+class OwnEntry(ReasoningGymEnv):
+    """Asks another question than the item's, with another right answer."""
+
+    async def get_next_item(self) -> Any:
+        messages, entry, dataset = await super().get_next_item()  # type: ignore[misc]
+        changed = {**entry, "question": "How many days has a week?", "answer": "7"}
+        user = frozenset({"role": "user", "content": changed["question"]}.items())
+        return (messages[0], user), changed, dataset
+
+
 class OwnItems(ReasoningGymEnv):
     """Makes its items as the original does, and ends after the third."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -245,6 +246,17 @@ async def test_the_prompt_of_a_subclass_is_the_prompt_of_the_model(
     assert len(asked) == 8 and all("Be brief." in prompt for prompt in asked)
     for line in lines:
         assert line["messages"][0][0] == {"role": "system", "content": "Be brief."}
+
+
+async def test_the_question_and_the_right_answer_of_a_subclass_are_those_that_count(
+    made: Command, server: ThreadedMockServer, tmp_path: Path
+) -> None:
+    answers = itertools.cycle(["7", "5"])
+    server._respond = lambda prompt: f"<answer>{next(answers) if 'a week' in prompt else 1}</answer>"
+    path = str(tmp_path / "groups.jsonl")
+    lines = await process(made(theirs.OwnEntry, data_path_to_save_groups=path, total_steps=2, group_size=2))
+    assert [sorted(line["scores"]) for line in lines] == [[0.0, 1.0]] * 2
+    assert all(line["expected_answer"] == "7" for line in lines), lines[0].keys()
 
 
 async def test_process_ends_after_the_last_item_of_a_subclass(
