@@ -46,11 +46,17 @@ FILES = (
     "scoring/scorer.py",
     "verification/grade.py",
 )
-LIFE_OF_A_GROUP = ("tests/test_pipeline.py", "tests/test_env.py", "tests/atropos/test_serve_in_simulated_time.py")
+LIFE_OF_A_GROUP = (
+    "tests/test_pipeline.py",
+    "tests/test_env.py",
+    "tests/test_runtime.py",
+    "tests/compatibility/test_subclasses.py",
+    "tests/atropos/test_serve_in_simulated_time.py",
+)
 TESTS = {
     "pipeline.py": LIFE_OF_A_GROUP,
     "items.py": LIFE_OF_A_GROUP,
-    "sampling/": ("tests/sampling",),
+    "sampling/": ("tests/sampling", "tests/test_runtime.py"),
     "trainer/": ("tests/trainer", "tests/atropos/test_serve_in_simulated_time.py"),
     "scoring/": ("tests/scoring",),
     "verification/": ("tests/verification",),

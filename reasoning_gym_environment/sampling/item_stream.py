@@ -297,7 +297,7 @@ class ProblemStream:
         for level, reason, detail in result.exceeded:
             self.limits.exceeded(draw.task, level, reason, detail)
         if result.problem is None:
-            self.ledger.known.discard(draw.index)
+            self.ledger.forget(draw.index)
             self.skip(result.reason, draw.task, result.detail)
         elif result.problem.level is not None and draw.index not in self.ledger.known:
             self.limits.made(draw.task, result.problem.level)

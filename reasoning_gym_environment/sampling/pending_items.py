@@ -120,18 +120,22 @@ class PendingItems:
         self.waiting = deque(draws)
         self.known = {draw.index for draw in self.waiting}.intersection(known)
 
+    def forget(self, index: int) -> None:
+        """Forget what is known of a draw that is pending no longer."""
+        self.known.discard(index)
+        self._failures.pop(index, None)
+        self._outages.pop(index, None)
+
     # --- for the callers of the stream
 
     def finish(self, problem: Problem) -> None:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
         if self.is_handed_out(problem):
             del self.handed_out[problem.index]
-            self.known.discard(problem.index)
-            self._failures.pop(problem.index, None)
             if self._is_cause(problem.index):
                 for began in self._outages[problem.index].intersection(self._history):
                     self._history.remove(began)
-            self._outages.pop(problem.index, None)
+            self.forget(problem.index)
 
     def requeue(self, problem: Problem, *, failed_at: float | None = None, in_outage: bool = False) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.

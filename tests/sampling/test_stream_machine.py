@@ -504,6 +504,9 @@ class StreamMachine(RuleBasedStateMachine):
         assert sorted(places) == [index for index, *_ in state["pending"]]
         assert set(range(state["index"])) == set(places) | self.model.finished
         assert not set(places) & self.model.finished
+        # Nothing is kept of a finished item, in a run of millions of items.
+        ledger = self.stream.ledger
+        assert {*ledger.known, *ledger._failures, *ledger._outages} <= set(places)
 
     @invariant()
     def one_suspect_at_a_time_is_handed_out_again(self) -> None:
