@@ -292,10 +292,11 @@ class ServerPool:
             unavailable_s = 0.0 if since is None else self._clock() - since
             if patience_s is not None and unavailable_s > patience_s:
                 raise UnavailableError(f"no inference server has answered for {unavailable_s:.0f} s")
+            # Before the look for a free server: a rest may end meanwhile, and nothing else would end the wait.
+            rests = list(filter(None, (state.rest_s(split) for state in self.states)))
             free = [state for state in self.states if state.is_free(split)]
             if free:
                 return max(free, key=lambda state: state.room(split))
-            rests = [state.rest_s(split) for state in self.states if state.rest_s(split)]
             with contextlib.suppress(asyncio.TimeoutError):
                 await with_deadline(min(rests, default=None), self._changed.wait())
 

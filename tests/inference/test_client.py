@@ -279,6 +279,33 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
     assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
 
 
+class ServersInTime(Servers):
+    """Servers whose time goes on after so many looks at the clock, between any two of them."""
+
+    looks = math.inf
+
+    @property
+    def now(self) -> float:
+        self.looks -= 1
+        return 100.0 if self.looks >= 0 else 110.0
+
+    @now.setter
+    def now(self, _: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks", range(12))
+def test_a_rest_that_ends_between_two_looks_at_the_clock_ends_for_the_only_request(looks: int) -> None:
+    async def ask_after_an_outage() -> None:
+        servers = ServersInTime(1)
+        await servers.fail()
+        servers.looks = looks
+        # No other request ends, which would wake this one.
+        await asyncio.wait_for(servers.ask(), 60.0)
+
+    run_virtually(ask_after_an_outage())
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
     servers = Servers(50)
