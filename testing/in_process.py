@@ -7,6 +7,7 @@ numbers for their whole process, so each call has a separate decimal context.
 from __future__ import annotations
 
 import decimal
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
 from reasoning_gym_environment.verification.questions import is_sound, mended
+from reasoning_gym_environment.workers.datasets import DatasetCache, is_reseeded
 
 
 class _InProcess:
@@ -22,6 +24,13 @@ class _InProcess:
 
     def __init__(self, *, strict: bool = False, **_: Any) -> None:
         self._strict = strict
+        self._datasets = DatasetCache()
+
+    def _cached(self, task: str, **config: Any) -> Any:
+        dataset = self._datasets.dataset(task, config)
+        # The cache freezes all objects for the children that a worker forks. Here it would keep those of all tests.
+        gc.unfreeze()
+        return dataset
 
     async def start(self) -> None:
         pass
@@ -39,7 +48,7 @@ class InProcessGrader(_InProcess):
     async def grade(
         self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
     ) -> list[Verdict]:
-        dataset = library.create_dataset(task, seed=0, size=1, **config)
+        dataset = self._cached(task, seed=0, size=1, **config)
         check = check_for(task, entry) if self._strict else None
         with decimal.localcontext():
             return [grade(dataset.score_answer, entry, answer, check) for answer in answers]
@@ -57,7 +66,8 @@ class InProcessGenerator(_InProcess):
     ) -> dict[str, Any]:
         try:
             with decimal.localcontext():
-                entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
+                make = self._cached if is_reseeded(task) else library.create_dataset
+                entry: dict[str, Any] = make(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
         if is_sound(task, entry):

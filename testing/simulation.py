@@ -131,7 +131,7 @@ class World:
         slow_s: float = 0.0,
         evaluation_s: float = 1.0,
         hook_s: float = 0.0,
-        watch_s: float = TICK_S / 10,
+        watch_s: float = TICK_S / 4,
         resumes: World | None = None,
         api: SimulatedApi | None = None,
         levels: int = 0,

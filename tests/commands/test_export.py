@@ -129,8 +129,9 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
     rows = [json.loads(line) for line in (tmp_path / "cold" / "data" / "train.jsonl").open()]
     assert len(rows) == 40 and {row["task"] for row in rows} == {"gcd", "spell_backward"}
     assert not any(is_held_out(row["prompt"][1]["content"]) for row in rows)
+    levels = {task: build_ladder(task).levels for task in ("gcd", "spell_backward")}
     for row in rows:
-        config = build_ladder(row["task"]).levels[row["level"]].config
+        config = levels[row["task"]][row["level"]].config
         entry = library.create_dataset(row["task"], seed=row["seed"], size=1, **config)[0]
         assert entry["question"] == row["prompt"][1]["content"]
         assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
