@@ -27,7 +27,7 @@ from testing.hostile_answers import HOSTILE_ANSWERS
 from testing.reference_answers import is_right, reference_answer
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "form_cases.jsonl").read_text("utf-8").splitlines()]
-SLOW = {"codeio", "intermediate_integration", "jugs", "simple_integration", "sokoban", "zebra_puzzles"}
+SLOW = {"codeio", "intermediate_integration", "jugs", "knight_swap", "simple_integration", "sokoban", "zebra_puzzles"}
 TASKS = [pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in sorted(CHECKS)]
 ITEMS = 3
 SEED = 31

@@ -24,9 +24,8 @@ from reasoning_gym_environment.verification.validators import VALIDATORS
 from testing.reference_answers import is_right, reference_answer
 
 Entry = dict[str, Any]
-TASKS = [
-    pytest.param(task, marks=[pytest.mark.slow] * (task == "intermediate_integration")) for task in sorted(VALIDATORS)
-]
+SLOW = {"intermediate_integration", "knight_swap", "puzzle24"}
+TASKS = [pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in sorted(VALIDATORS)]
 ITEMS = 3
 SLOW_LEVELS = {"countdown": {1, 2}, "jugs": {1, 2, 3}, "kakurasu": {3}, "knight_swap": {0, 1, 2}, "n_queens": {3, 4}}
 """Levels whose items take seconds to make, and those that have none."""
