@@ -41,6 +41,7 @@ async def test_serve_sends_groups_whatever_the_latency_of_run_api(
                 "env__max_num_workers_per_node": 8,
                 "env__num_eval_samples_per_task": 0,
                 "env__total_steps": 10_000,
+                "env__data_dumps_dir": "dumps",
             }
             arguments = ["-m", "reasoning_gym_environment", "serve"]
             arguments += flags(tokenizer_dir, adding_server.base_url, **settings)
