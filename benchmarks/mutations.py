@@ -60,6 +60,9 @@ TESTS = {
     "trainer/": ("tests/trainer", "tests/atropos/test_serve_in_simulated_time.py"),
     "scoring/": ("tests/scoring",),
     "verification/": ("tests/verification",),
+    "inference/": ("tests/inference", "tests/atropos/test_outages_in_simulated_time.py"),
+    "telemetry/": ("tests/telemetry",),
+    "workers/": ("tests/workers",),
 }
 """The tests of a file or a folder of the package. For all other files, all fast tests run."""
 

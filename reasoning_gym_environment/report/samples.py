@@ -19,7 +19,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..scoring.extraction import split_thinking
+from ..scoring.extraction import split_for_display
 from ..storage.append_log import read_object
 from ..storage.lines import UNKNOWN, group_in
 from ..thinking import strip_markers
@@ -233,7 +233,7 @@ def _texts_of(question: AskedQuestion, rollouts_at: Callable[[Path, int], Sequen
                 "prompt": prompt,
                 "expected": _cut(sample.get("expected_answer")),
             }
-        thinking, reply = split_thinking(reply_of(texts))
+        thinking, reply = split_for_display(reply_of(texts))
         shown: dict[str, Any] = {
             "thinking": _cut(strip_markers(thinking)),
             "reply": _cut(reply).strip(),

@@ -208,7 +208,7 @@ def write_answer(answer: str, answer_format: AnswerFormat) -> str:
     return answer
 
 
-def split_thinking(text: str) -> tuple[str, str]:
+def split_for_display(text: str) -> tuple[str, str]:
     """Split a completion into its thinking, with the markers, and the reply after it, to show them to a reader.
 
     The reply begins after the last marker that closes thinking before the answer. It is empty if the thinking never

@@ -7,6 +7,9 @@
 Each rule is one small function that looks at the same window of numbers. An alarm begins when its rule has found the
 sign at every look for `after_s` seconds, and ends when the rule finds it no more. A sign is a reason to look at the
 rollouts, and no proof. The alarms change nothing else. A restart forgets the window.
+
+The rules here are about completions and groups. The rules about requests and items are in atropos/run_watch.py, those
+about run-api and the loop of `serve` in atropos/serve_loop.py.
 """
 
 from __future__ import annotations

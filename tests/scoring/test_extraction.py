@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.records import AnswerFormat, FormatFailure
-from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_thinking, write_answer
+from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_for_display, write_answer
 from reasoning_gym_environment.thinking import MARKERS, Markers, opens_thinking
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("extraction_cases.jsonl").read_text().splitlines()]
@@ -141,4 +141,4 @@ def test_a_reader_sees_the_thinking_before_the_answer_apart_from_the_reply() -> 
         ("", "<answer>5</answer><think>never closed"),
         ("", "nothing"),
     ):
-        assert split_thinking(thinking + reply) == (thinking, reply)
+        assert split_for_display(thinking + reply) == (thinking, reply)
