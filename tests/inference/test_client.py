@@ -260,8 +260,9 @@ class Servers:
 
 async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_single_request() -> None:
     servers = Servers(50, 40)
-    await servers.fail(UNAVAILABLE_AFTER - 1)
-    assert await servers.ask() == 0, "it has the most room"
+    for _ in range(2):
+        await servers.fail(UNAVAILABLE_AFTER - 1)
+        assert await servers.ask() == 0, "it has the most room, and failures before an answer do not count"
     await servers.fail(UNAVAILABLE_AFTER)
     for rest_s in (1.0, 2.0, 4.0):
         servers.now += 0.99 * rest_s
