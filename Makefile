@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
-	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
+	@echo "make test-slow  set up .venv, then run the slow tests: faults, attacks on all tasks, launchers, whole runs"
 	@echo "make test-libraries  set up .venv-trl, -verifiers, -verl, -skyrl and -core (6 GB), then try TRL, OpenEnv, verifiers, verl, SkyRL, reasoning-core"
 	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
 	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"

@@ -18,14 +18,12 @@ from rich.live import Live
 from rich.text import Text
 
 from ..run import Mode, Run
+from ..tasks.selectors import shortened
 from ..telemetry.alarms import RECENT, ScoredGroup, tasks_at_zero
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 
 logger = logging.getLogger(__name__)
-
-NAMES = 5
-"""A line names at most this many tasks, and says how many more there are."""
 
 STUCK_GROUPS = 8
 """A line names a task if all answers in this many of its last groups are right."""
@@ -119,9 +117,9 @@ class Status:
         at_one = sorted(task for task, groups in window.by_task.items() if _is_always_right(list(groups)))
         parts = []
         if at_zero:
-            parts.append(f"no right answer in {_named(at_zero)}")
+            parts.append(f"no right answer in {shortened(at_zero)}")
         if at_one:
-            parts.append(f"only right answers in {_named(at_one)}")
+            parts.append(f"only right answers in {shortened(at_one)}")
         levels = self._levels()
         changes = [level - self._levels_before.get(task, 0) for task, level in levels.items()]
         if levels:
@@ -155,11 +153,6 @@ def _with_change(newest: Sequence[float], before: Sequence[float], form: str, fa
 def _is_always_right(groups: Sequence[ScoredGroup]) -> bool:
     newest = groups[-STUCK_GROUPS:]
     return len(newest) == STUCK_GROUPS and all(group.exact == group.completions for group in newest)
-
-
-def _named(tasks: Sequence[str]) -> str:
-    more = f" and {len(tasks) - NAMES} more" if len(tasks) > NAMES else ""
-    return ", ".join(tasks[:NAMES]) + more
 
 
 def outcome_words(name: str) -> str:

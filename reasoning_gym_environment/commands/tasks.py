@@ -24,6 +24,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import load_facts
+from ..tasks.selectors import shortened
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
@@ -48,9 +49,6 @@ WITHOUT_ANSWER = (
     "rush_hour",
 )
 """Tasks whose items come without an answer."""
-
-NAMES = 5
-"""A message names at most this many tasks, and says how many more there are."""
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 LIST_OPTIONS = ("include_tasks", "exclude_tasks")
@@ -222,10 +220,7 @@ def _check_that_it_is_one_task(options: argparse.Namespace) -> None:
     chosen = checked(TasksSettings, **{**task_settings(options), "include_tasks": options.name})
     names = discover(include=chosen.include_tasks, modules=chosen.task_modules).names
     if len(names) > 1:
-        matches = ", ".join(names[:NAMES])
-        if len(names) > NAMES:
-            matches += f" and {len(names) - NAMES} more"
-        raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
+        raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {shortened(names)}.")
 
 
 def _record(problem: PromptedProblem) -> dict[str, Any]:

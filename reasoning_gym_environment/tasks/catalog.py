@@ -164,10 +164,7 @@ def _log(catalog: Catalog) -> None:
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        shown = ", ".join(names[:5])
-        if len(names) > 5:
-            shown += f" and {len(names) - 5} more"
-        logger.info("Excluded: %s (%s).", shown, reason)
+        logger.info("Excluded: %s (%s).", selectors.shortened(names), reason)
 
 
 def discover(

@@ -25,12 +25,20 @@ MATHEMATICAL = frozenset({"algebra", "arithmetic", "geometry", "probability"})
 DEFAULT_WEIGHT = 1.0
 NO_WEIGHT = "its weight is 0"
 _GLOB_CHARACTERS = "*?[]"
+MOST_SHOWN = 5
+"""A message names at most this many tasks, and says how many more there are."""
 
 
 def is_exact(selector: str) -> bool:
     """Whether the selector is one task's name rather than a glob or a category."""
     is_glob = any(character in selector for character in _GLOB_CHARACTERS)
     return not is_glob and not selector.startswith(CATEGORY_PREFIX)
+
+
+def shortened(tasks: Sequence[str]) -> str:
+    """The names of tasks as a message shows them, such as `ab, acre, advanced_geometry, aiw, arc_1d and 100 more`."""
+    more = f" and {len(tasks) - MOST_SHOWN} more" if len(tasks) > MOST_SHOWN else ""
+    return ", ".join(tasks[:MOST_SHOWN]) + more
 
 
 def matching(selector: str, categories: Mapping[str, str]) -> set[str]:
