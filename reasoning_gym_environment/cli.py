@@ -10,6 +10,7 @@ import errno
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -216,12 +217,9 @@ def _run(arguments: list[str]) -> int:
 
 def run_with_atropos(arguments: Sequence[str]) -> int:
     """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0."""
-    # All temporary files are in one folder.
-    temporary = tempfile.TemporaryDirectory(prefix="reasoning-gym-run-", ignore_cleanup_errors=True)
-    # The folder exists before the imports below: wandb chooses its own at import. It is removed after everything else.
-    atexit.register(temporary.cleanup)
-    tempfile.tempdir = temporary.name
-    _use_home_if_there_is_none(temporary.name)
+    # Before the imports below, because wandb chooses its temporary folder at import.
+    temporary = keep_temporary_files_together()
+    _use_home_if_there_is_none(temporary)
     from .atropos import flags
 
     with flags.mistakes_end_the_command():
@@ -241,6 +239,23 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         command = f"reasoning-gym-env report {folder} -o report.html"
         logging.getLogger(__name__).info("The results are in %s. Show them with: `%s`", folder, command)
     return 0
+
+
+def keep_temporary_files_together() -> str:
+    """Make a folder for all temporary files of this process. It is removed when the process ends.
+
+    A forked child shares the folder, and leaves it to this process.
+    """
+    folder = tempfile.mkdtemp(prefix="reasoning-gym-run-")
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    tempfile.tempdir = folder
+    return folder
 
 
 def _use_home_if_there_is_none(folder: str) -> None:

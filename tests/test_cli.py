@@ -215,6 +215,29 @@ cli.main([])"""
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, r"\U0001f600 \ud800", r"\U0001f600")
 
 
+FORKS = f"""
+import multiprocessing, os, sys
+from {cli.__name__} import keep_temporary_files_together
+folder = keep_temporary_files_together()
+print(folder, flush=True)
+child = multiprocessing.get_context("fork").Process(target=os.listdir, args=(folder,))
+child.start()
+child.join()
+print(child.exitcode, os.path.isdir(folder), flush=True)
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+print(os.path.isdir(folder))
+"""
+
+
+def test_a_forked_process_leaves_the_temporary_files_to_its_parent(tmp_path: Path) -> None:
+    folder, after_multiprocessing, after_fork = run(["-c", FORKS], tmp_path).stdout.splitlines()
+    assert after_multiprocessing == "0 True"
+    assert after_fork == "True"
+    assert not Path(folder).exists()
+
+
 @pytest.mark.slow
 def test_results_are_complete_when_the_reader_of_the_table_has_gone(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
