@@ -110,15 +110,6 @@ class StoreSummary:
     tasks: list[TaskSummary]
 
 
-@dataclass
-class _Report:
-    """Rewards of a row that wait to be written."""
-
-    row: int
-    rewards: tuple[float | None, ...]
-    is_written: bool = False
-
-
 class LevelStore:
     """A store of levels. Any thread may call the methods. A forked process must open the store again."""
 
@@ -128,12 +119,6 @@ class LevelStore:
         self._turns = self.path.with_name(f"{self.path.name}.lock")
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._turn = threading.Condition()
-        """Protects the next two."""
-        self._reported: list[_Report] = []
-        """Rewards that no transaction has written yet."""
-        self._is_writing = False
-        """Whether a thread writes the rewards that had been reported when it began."""
         self.unknown_rows = 0
         """Rewards for rows that this store has never given out."""
         self._check_exists()
@@ -215,33 +200,15 @@ class LevelStore:
     def add(self, row: int, *rewards: float | None) -> None:
         """Add the rewards of completions of a row, in [0, 1], or None for an unscored completion.
 
-        The rewards are in the file when this returns. Rewards of threads that wait for each other are written together.
-        Raises ValueError for another reward, and EnvironmentSetupError if the file cannot be written.
+        The rewards are in the file when this returns. A call that raises has added none of them, so the caller may
+        repeat it. Raises ValueError for another reward, and EnvironmentSetupError if the file cannot be written.
         """
         for reward in rewards:
             if reward is not None and not 0.0 <= reward <= 1.0:
                 raise ValueError(f"reward: expected a number from 0 to 1, or None, got {reward!r:.100}.")
-        report = _Report(row, rewards)
-        with self._turn:
-            self._reported.append(report)
-            self._turn.wait_for(lambda: report.is_written or not self._is_writing)
-            if report.is_written:
-                return
-            self._is_writing = True
-            reports = list(self._reported)
-        try:
-            with self._change():
-                for waiting in reports:
-                    for reward in waiting.rewards:
-                        self._add(waiting.row, reward)
-            for waiting in reports:
-                waiting.is_written = True
-        finally:
-            with self._turn:
-                # After an error, the next thread tries again to write all of them.
-                self._reported = [waiting for waiting in self._reported if not waiting.is_written]
-                self._is_writing = False
-                self._turn.notify_all()
+        with self._change():
+            for reward in rewards:
+                self._add(row, reward)
 
     def is_complete(self, row: int) -> bool:
         """Whether the group of a row has all its rewards."""

@@ -134,7 +134,7 @@ def test_closed_levels_lower_the_level_of_later_rows(store: LevelStore) -> None:
     assert levels_of(store)["a"] == 0
 
 
-def test_threads_of_a_process_write_together(store: LevelStore) -> None:
+def test_threads_of_a_process_write_in_turn(store: LevelStore) -> None:
     rows = range(40)
     for row in rows:
         give_out(store, row)
@@ -166,7 +166,9 @@ def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: Leve
         store.add(0, 1.0)
 
 
-def test_a_full_disk_loses_no_reward(store: LevelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_fails_adds_nothing_and_its_repetition_counts_once(
+    store: LevelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     give_out(store, 0)
     with monkeypatch.context() as patch:
         patch.setattr(store, "_add", _no_room)
@@ -174,7 +176,29 @@ def test_a_full_disk_loses_no_reward(store: LevelStore, monkeypatch: pytest.Monk
             store.add(0, 1.0)
     for _ in range(GROUP - 1):
         store.add(0, 1.0)
-    assert store.summary().complete == 1
+    assert not store.is_complete(0)
+    store.add(0, 1.0)
+    assert store.is_complete(0)
+    assert store.summary().repeated == 0
+
+
+def test_a_call_that_fails_in_the_middle_adds_none_of_its_rewards(
+    store: LevelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_out(store, 0)
+    add = store._add
+
+    def add_until_the_disk_is_full(row: int, reward: float | None) -> None:
+        add(row, reward)
+        if reward == 0.0:
+            _no_room()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_add", add_until_the_disk_is_full)
+        with pytest.raises(EnvironmentSetupError, match="database or disk is full"):
+            store.add(0, 1.0, 0.0)
+    store.add(0, *[1.0] * (GROUP - 1))
+    assert not store.is_complete(0)
 
 
 def _no_room(*_: Any) -> None:
