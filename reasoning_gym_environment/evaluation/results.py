@@ -296,6 +296,9 @@ def result_line(results: EvalResults, manifest: str) -> str:
     if results.without_verdict:
         counts = [f"{count} ({outcome})" for outcome, count in results.without_verdict.items()]
         line += f", {' and '.join(counts)} wrong because no verifier could finish the answer"
+    verifier_errors = results.outcomes.get(Outcome.VERIFIER_ERROR.value, 0)
+    if verifier_errors:
+        line += f", {verifier_errors} wrong because their verifier raised an error"
     return f"{line}."
 
 

@@ -12,6 +12,7 @@ All functions are pure. They run where verifiers may run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..records import Verdict, VerdictStatus
@@ -94,9 +95,20 @@ def _verifier_score(score_answer: Verifier, entry: dict[str, Any], answer: str) 
     try:
         score = float(score_answer(answer=answer, entry=entry))
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
-        return None, f"{type(error).__name__}: {error}"[:MAX_DETAIL_CHARS]
+        return None, _error_and_its_place(error)
     if score != score:
         return None, "the verifier returned NaN"
     if score > FULL_SCORE - ROUNDING:
         return FULL_SCORE, ""
     return max(score, 0.0), ""
+
+
+def _error_and_its_place(error: BaseException) -> str:
+    """Such as `NameError: no such name (own_task.py, line 31)`, in at most MAX_DETAIL_CHARS characters."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    place = ""
+    if last is not None:
+        place = f" ({Path(last.tb_frame.f_code.co_filename).name}, line {last.tb_lineno})"
+    return f"{type(error).__name__}: {error}"[: MAX_DETAIL_CHARS - len(place)] + place

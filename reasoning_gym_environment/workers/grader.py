@@ -92,7 +92,7 @@ class SandboxGrader:
         """The group of each problem that calls can still join."""
         self._remembered: dict[bytes, Verdict] = {}
         """Verdicts by problem and answer, the oldest first."""
-        self._refusals = RepeatedEvents(logger)
+        self._verifier_errors = RepeatedEvents(logger)
 
     async def start(self) -> None:
         """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start."""
@@ -133,7 +133,7 @@ class SandboxGrader:
                 waiting.append(answer)
             else:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
-                verdicts[answer] = Verdict(0.0, VerdictStatus.VERIFIER_ERROR, detail=detail)
+                verdicts[answer] = Verdict(0.0, detail=detail)
         if waiting:
             request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
             try:
@@ -151,7 +151,7 @@ class SandboxGrader:
 
     async def close(self) -> None:
         """Kill all workers, and wait until they have ended. Safe to call twice."""
-        self._refusals.summarise()
+        self._verifier_errors.summarise()
         await self._pool.close()
 
     async def _grade_shared(self, problem: bytes, request: GroupRequest) -> dict[str, Verdict]:
@@ -228,14 +228,11 @@ class SandboxGrader:
         self._counts["answers"] += len(verdicts)
         self._counts.update(verdict.status.value for verdict in verdicts)
         self._counts["recovered_answers"] += sum(verdict.value >= 1.0 > verdict.native for verdict in verdicts)
-        refused = [verdict for verdict in verdicts if verdict.native >= 1.0 > verdict.value]
-        self._counts["refused_answers"] += len(refused)
-        for verdict in refused:
-            self._refusals.note(
-                task,
-                f"an answer to {task} is wrong, and reasoning-gym's own verifier pays it (docs/verifiers.md)",
-                verdict.detail,
-            )
+        self._counts["refused_answers"] += sum(verdict.native >= 1.0 > verdict.value for verdict in verdicts)
+        for verdict in verdicts:
+            if verdict.status is VerdictStatus.VERIFIER_ERROR:
+                what = f"the verifier of {task} raised an error, so the answer scores 0"
+                self._verifier_errors.note(task, what, verdict.detail)
         return verdicts
 
 

@@ -30,15 +30,17 @@ class Verifier:
 
 BAD = ValueError("bad")
 NOT_A_NUMBER = "the verifier returned NaN"
+RAISED_AT = f"test_grade.py, line {Verifier.__call__.__code__.co_firstlineno + 5}"
+LONG_DETAIL = f"ValueError: {'x' * (188 - len(f' ({RAISED_AT})'))} ({RAISED_AT})"
 FORMATS = [
     (1.0, RuntimeError("must not run"), Verdict(1.0, native=1.0)),
     (0.25, 1.0, Verdict(1.0, native=1.0)),
     (0.2, 0.1, Verdict(0.2, native=0.2)),
     (0.0, 0.0, Verdict(0.0, native=0.0)),
-    (BAD, 0.5, Verdict(0.5, native=0.5, detail="ValueError: bad")),
-    (0.5, BAD, Verdict(0.5, native=0.5, detail="ValueError: bad")),
+    (BAD, 0.5, Verdict(0.5, native=0.5, detail=f"ValueError: bad ({RAISED_AT})")),
+    (0.5, BAD, Verdict(0.5, native=0.5, detail=f"ValueError: bad ({RAISED_AT})")),
     (math.nan, 0.5, Verdict(0.5, native=0.5, detail=NOT_A_NUMBER)),
-    (ValueError("x" * 10_000), 0.0, Verdict(0.0, native=0.0, detail="ValueError: " + "x" * 188)),
+    (ValueError("x" * 10_000), 0.0, Verdict(0.0, native=0.0, detail=LONG_DETAIL)),
 ]
 
 

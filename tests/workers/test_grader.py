@@ -21,7 +21,7 @@ from reasoning_gym_environment.workers.grading_worker import tasks_within
 from testing.hostile_answers import ATTACK_TASK, HOSTILE_ANSWERS
 from testing.process_table import linux_only, until, workers_of
 
-from .conftest import grading
+from .conftest import FILE_TASK, grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
@@ -94,7 +94,8 @@ async def test_the_config_reaches_the_verifier_and_an_answer_of_absurd_length_do
     right = "6*4*1*1"
     absurd, default = await grader.grade("puzzle24", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), right])
     [narrower] = await grader.grade("puzzle24", {"min_value": 2}, entry, [right])
-    assert (absurd.status, default.value, narrower.value) == (VerdictStatus.VERIFIER_ERROR, 1.0, 0.01)
+    assert (absurd.value, default.value, narrower.value) == (0.0, 1.0, 0.01)
+    assert absurd.detail.startswith(f"expected at most {MAX_ANSWER_CHARS} characters")
 
 
 BROKEN_DATASETS: list[tuple[str, dict[str, Any], str]] = [
@@ -153,7 +154,7 @@ async def test_every_layer_is_named_and_no_child_outlives_its_group(
 
 @pytest.mark.slow
 async def test_workers_apply_the_forms_and_count_what_the_verifier_sees_otherwise(
-    sum_item: dict[str, Any], caplog: pytest.LogCaptureFixture
+    sum_item: dict[str, Any],
 ) -> None:
     task = "game_of_life_halting"
     entry = items(task)[1][0]
@@ -164,7 +165,20 @@ async def test_workers_apply_the_forms_and_count_what_the_verifier_sees_otherwis
         assert recovered.value == 1.0 > recovered.native
         counts = grader.metrics()
     assert (counts["grading/refused_answers"], counts["grading/recovered_answers"]) == (1.0, 1.0)
-    assert caplog.text.count(f"An answer to {task} is wrong, and reasoning-gym's own verifier pays it") == 1
+
+
+async def test_a_verifier_that_raises_is_reported_once_with_its_exception_and_line(
+    grader: SandboxGrader, caplog: pytest.LogCaptureFixture
+) -> None:
+    verdicts = await grader.grade(FILE_TASK, {}, {"question": "?", "answer": "right"}, ["raise 1", "raise 2", "right"])
+    assert [verdict.status for verdict in verdicts] == [
+        VerdictStatus.VERIFIER_ERROR,
+        VerdictStatus.VERIFIER_ERROR,
+        VerdictStatus.SCORED,
+    ]
+    assert [verdict.value for verdict in verdicts] == [0.0, 0.0, 1.0]
+    error = f"The verifier of {FILE_TASK} raised an error, so the answer scores 0: NameError: no such name (own_dataset"
+    assert caplog.text.count(error) == 1
 
 
 async def test_a_composite_is_as_guarded_as_its_parts() -> None:
