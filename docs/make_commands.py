@@ -33,10 +33,7 @@ INTRODUCTION = f"""\
 | command | purpose |
 |---|---|
 """
-SETTINGS = (
-    "`--help-all` also prints the settings that this page does not show. "
-    "[Configuration](../configuration.md) describes all of them."
-)
+SETTINGS = "[Configuration](../configuration.md) explains how to set them in a file."
 
 
 class HelpRequested(Exception):

@@ -2,9 +2,9 @@
 
 Names, defaults and descriptions (the docstrings) come from the config classes, and the headings from the comments in
 them. This script has descriptions of the settings that only Atropos declares, because some of them have another effect
-here. The package reads the names of its settings and of reasoning-gym's tasks from data/names.json, because their
-classes take seconds to import. `--check` only compares the files with the settings, and exits with 1 if they differ.
-`tests/docs` compares too.
+here; `--help` prints them too. The package reads the names of its settings and of reasoning-gym's tasks from
+data/names.json, because their classes take seconds to import. `--check` only compares the files with the settings, and
+exits with 1 if they differ. `tests/docs` compares too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.command_line import settings_of, start_values
+from reasoning_gym_environment.atropos.flags import Setting
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
 from reasoning_gym_environment.settings.environment import Server
 from reasoning_gym_environment.tasks import reasoning_gym_source
@@ -84,7 +85,7 @@ INTRODUCTION = """\
 Set a setting with a flag, `--env.NAME VALUE`, or in a YAML file under `env:`. Flags override the file
 (`--config my_run.yaml`), and the file overrides the defaults. A misspelt name is an error that suggests the nearest
 name. [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs) has complete files.
-`reasoning-gym-env serve --help` prints the settings that most users set, and `--help-all` prints all settings.
+`reasoning-gym-env serve --help` prints all settings.
 
 The column *class* has the defaults of `ReasoningGymEnvConfig`, which are mostly the defaults of the original
 environment. The column *commands* has the value that `serve`, `process` and `evaluate` start with, if it differs. Lists
@@ -133,9 +134,17 @@ def names() -> str:
         "source": "written by docs/make_configuration.py",
         "reasoning_gym_version": reasoning_gym_source.load().version,
         "tasks": dict(sorted(categories_in_registry().items())),
-        "settings": list(map(asdict, settings_of(ReasoningGymEnv))),
+        "settings": [asdict(described(setting)) for setting in settings_of(ReasoningGymEnv)],
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def described(setting: Setting) -> Setting:
+    """Return the setting with the description of this script, if it has one."""
+    section, _, name = setting.name.rpartition(".")
+    here = SERVER if section == "openai" else ATROPOS
+    description = "It has no effect here." if name in UNUSED else here.get(name, setting.description)
+    return replace(setting, description=description)
 
 
 def page() -> str:

@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import yaml
 from atroposlib.envs.base import BaseEnvConfig
@@ -25,12 +25,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.runner import ANSWERS, REMEDY, SAMPLES
 from ..settings.components import problems_of
 from ..settings.environment import PLACEHOLDER, STARS, Server
-from ..settings.help import RARELY_SET, is_shown
-from ..storage.append_log import differences
-from ..storage.files import EVALUATION_SETTINGS
 from ..utils.terminal import check_file, check_folder
 from .flags import COMMANDS, KEY, Given, Setting, mistakes_end_the_command, read
 
@@ -41,19 +37,6 @@ ENDED_EARLY = 1
 
 KEY_ENV = "openai.api_key_env"
 
-SAME_EVALUATION = (
-    "eval_seed",
-    "eval_complexity",
-    "num_eval_samples_per_task",
-    "eval_completions",
-    "eval_temperature",
-    "answer_format",
-    "system_prompt",
-    "chat_template",
-    "chat_template_kwargs",
-)
-"""With another value of such a setting, an evaluation has other questions or other requests."""
-
 
 class Sections(BaseModel):
     """All settings of a run, except the settings of the environment, whose class is not known here."""
@@ -63,7 +46,7 @@ class Sections(BaseModel):
     openai: list[Server]
     slurm: bool = False
     """Whether environment is running on slurm or not."""
-    testing: Annotated[bool, RARELY_SET] = False
+    testing: bool = False
     """For tests in Python that construct the environment. The commands refuse it, because it replaces the servers."""
 
 
@@ -134,7 +117,6 @@ def settings_of(environment: Any) -> list[Setting]:
             group,
             field.description or "",
             {command: _shown(start[command].get(section, {}).get(name, field.default)) for command in COMMANDS},
-            [command for command in COMMANDS if is_shown(name, field, command)],
             is_switch=field.annotation is bool,
             may_be_none=type(None) in get_args(field.annotation),
         )
@@ -240,32 +222,7 @@ def check_settings(command: str, settings: Any) -> None:
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
     if command == "evaluate" and config.data_dir_to_save_evals is None:
         logger.info("Completions will not be saved. Set env.data_dir_to_save_evals to save them and to allow a resume.")
-    if command == "evaluate":
-        _check_resumed(settings)
     _check_output_paths(command, config)
-
-
-def _check_resumed(settings: Any) -> None:
-    """Raise EnvironmentSetupError if the folder of results has an evaluation with other settings.
-
-    AnswerLog compares everything, but only when the questions exist, which takes longer.
-    """
-    if settings.env.data_dir_to_save_evals is None:
-        return
-    folder = Path(settings.env.data_dir_to_save_evals)
-    has_results = (folder / ANSWERS).is_file() or (folder / SAMPLES).is_file()
-    path = folder / EVALUATION_SETTINGS
-    if not has_results or not path.is_file():
-        return
-    try:
-        old = yaml.safe_load(path.read_text(encoding="utf-8"))["env"]
-    except (OSError, LookupError, TypeError, ValueError, yaml.YAMLError):
-        # A killed command may have left a part of the file.
-        return
-    now = settings.env.model_dump(mode="json", include=set(SAME_EVALUATION))
-    changes = differences(now | old, now)
-    if changes:
-        raise EnvironmentSetupError(f"{folder} holds another evaluation: {changes}. {REMEDY}")
 
 
 def _check_output_paths(command: str, config: Any) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,12 +38,6 @@ BAD_INPUT = 2
 """Exit code for settings that the user must change."""
 
 KEY = "openai.api_key"
-VARIABLE = re.compile(r"\$\{(?:(?:oc\.)?env:)?([A-Za-z_]\w*)[^{}]*\}")
-"""A variable as shells and OmegaConf write it. The group is its name, without a default, which may be an API key."""
-
-MERGE = "tag:yaml.org,2002:merge"
-"""The tag of the key `<<`."""
-
 SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens", "env.prices": "--prices"}
 GROUPS = {
     "own": "tasks, scoring, evaluation, files",
@@ -64,8 +57,6 @@ class Setting:
     description: str
     defaults: Mapping[str, str]
     """The default of each command, as text."""
-    shown_by: Sequence[str]
-    """The commands whose `--help` shows the setting."""
     is_switch: bool
     """Whether the flag without a value means True."""
     may_be_none: bool
@@ -111,8 +102,7 @@ def read(arguments: Sequence[str], settings: Sequence[Setting]) -> Given:
     command = arguments[0] if arguments else ""
     if command not in COMMANDS:
         raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-    parser = make_parser(command, settings, shows_all="--help-all" in arguments)
-    parsed, words = parser.parse_known_args(arguments[1:])
+    parsed, words = make_parser(command, settings).parse_known_args(arguments[1:])
     flags = vars(parsed)
     is_verbose = flags.pop("verbose", False)
     path = flags.pop("config", None)
@@ -136,19 +126,17 @@ class Parser(argparse.ArgumentParser):
         raise EnvironmentSetupError(message.removeprefix("argument "))
 
 
-def make_parser(command: str, settings: Iterable[Setting], *, shows_all: bool = False) -> Parser:
-    """A parser with a flag for every setting. Its help shows the settings that most users set, or all of them."""
+def make_parser(command: str, settings: Iterable[Setting]) -> Parser:
+    """A parser with a flag for every setting."""
     parser = Parser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
         description="Flags win over the YAML file, and the file wins over the defaults below. In the file, env.NAME is "
         "NAME in the section env, and openai.NAME is NAME in the section openai. A list of mappings under openai "
         "describes several servers. The value `none` unsets a setting.",
-        epilog=None if shows_all else "`--help-all` shows all settings.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("--help-all", action="help", help="print all settings and exit")
     parser.add_argument(
         "--verbose",
         action="store_true",
@@ -165,9 +153,7 @@ def make_parser(command: str, settings: Iterable[Setting], *, shows_all: bool = 
         files.add_argument("--resume", metavar="FOLDER", help=resume_help)
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
     for setting in settings:
-        is_shown = shows_all or command in setting.shown_by
-        help_text = help_of(setting, command) if is_shown else argparse.SUPPRESS
-        _add_setting(groups[setting.group], setting, help_text)
+        _add_setting(groups[setting.group], setting, help_of(setting, command))
     return parser
 
 
@@ -213,10 +199,7 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
     try:
         # The errors about a text quote its lines, which may hold an API key. The errors about a file do not.
         with path.open(encoding="utf-8") as file:
-            loader = yaml.SafeLoader(file)
-            document = loader.get_single_node()
-            _check_document(path, document)
-            data: Any = None if document is None else loader.construct_document(document)
+            data = yaml.safe_load(file)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -232,65 +215,6 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
             f"{path}: expected the sections env (a mapping), openai (a mapping, or a list of them), slurm and testing."
         )
     return sections
-
-
-def _check_document(path: Path, document: yaml.Node | None) -> None:
-    """Raise EnvironmentSetupError for each key that a mapping has twice, and for each variable in a value.
-
-    YAML keeps the last value of a key, and knows no variables, so both would be other settings than the file shows.
-    """
-    problems: list[str] = []
-    waiting = [("", document)] if document else []
-    checked: set[int] = set()
-    while waiting:
-        name, node = waiting.pop()
-        # An alias is the node itself again, perhaps within itself.
-        if id(node) in checked:
-            continue
-        checked.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            problems += _variables_in(name, node)
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [(name, part) for part in node.value]
-        elif isinstance(node, yaml.MappingNode):
-            problems += _repeated_keys(name, node)
-            waiting += [(_joined(name, key), value) for key, value in node.value]
-    if problems:
-        raise EnvironmentSetupError("\n".join(f"{path}, {problem}" for problem in problems))
-
-
-def _joined(name: str, key: yaml.Node) -> str:
-    if key.tag == MERGE:
-        return name
-    return f"{name}.{key.value}".removeprefix(".")
-
-
-def _repeated_keys(name: str, mapping: yaml.MappingNode) -> list[str]:
-    lines: dict[str, int] = {}
-    problems = []
-    for key, _ in mapping.value:
-        if key.tag == MERGE:
-            continue
-        full_name = _joined(name, key)
-        line = key.start_mark.line + 1
-        if full_name in lines:
-            problems.append(f"line {line}: {full_name} is already in line {lines[full_name]}. Keep one of them.")
-        lines.setdefault(full_name, line)
-    return problems
-
-
-def _variables_in(name: str, value: yaml.ScalarNode) -> list[str]:
-    found = VARIABLE.search(value.value)
-    if found is None:
-        return []
-    variable = found[1]
-    remedy = f"write its value, or leave {name} out and give the flag --{name}, in which the shell replaces variables"
-    if name == KEY:
-        remedy = f"use api_key_env: {variable}"
-    return [
-        f"line {value.start_mark.line + 1}: {name} has the variable {variable}, which is not replaced in this file: "
-        f"{remedy}."
-    ]
 
 
 # --- the names

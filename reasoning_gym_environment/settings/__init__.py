@@ -1,1 +1,1 @@
-"""Every setting, with its description and the commands that use it."""
+"""Every setting, with its description."""

@@ -28,7 +28,6 @@ from pydantic import (
 from ..errors import EnvironmentSetupError, unknown_name
 from ..records import AnswerFormat
 from ..tasks.selectors import parse_names, parse_weights
-from .help import EVALUATIONS, TRAINING
 
 PartialCredit = Literal["exact", "native"]
 
@@ -128,7 +127,7 @@ class TasksSettings(BaseModel):
     """
     exclude_tasks: Names = []
     """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""
-    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {})), TRAINING] = {}
+    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
     """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
     mapping. The weight of all other tasks is 1.
     """
@@ -145,7 +144,7 @@ class TasksSettings(BaseModel):
     """
 
     # Difficulty.
-    complexity_mode: Annotated[Complexity, TRAINING] = None
+    complexity_mode: Complexity = None
     """How difficult the items are. none: reasoning-gym's default parameters. random: any level of difficulty that
     the task has, all equally often. curriculum: each task becomes harder while the model answers it well, and
     easier while it does not. A number from 0 (easiest) to 1 (hardest): always the level that is nearest to it.
@@ -176,7 +175,7 @@ class TasksSettings(BaseModel):
     the native score in both cases. Evaluations with eval_complexity easy or hard always use native, like the
     published results.
     """
-    partial_credit: Annotated[PartialCredit, TRAINING] = "native"
+    partial_credit: PartialCredit = "native"
     """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A
     right answer always earns 1.
     """
@@ -200,13 +199,13 @@ class SamplingSettings(TasksSettings):
     """How the next item is chosen."""
 
     # Choosing items.
-    seed: Annotated[int, TRAINING] = 42
+    seed: int = 42
     """Seed of the training items. The same seed and settings give the same items."""
-    instance_id: Annotated[str | None, TRAINING] = Field(None, coerce_numbers_to_str=True)
+    instance_id: str | None = Field(None, coerce_numbers_to_str=True)
     """Name of this environment, if several environments serve the same trainer. Environments with different names
     use different items. Default for `serve`: SLURM_PROCID if it is set, otherwise a number.
     """
-    curriculum_target_accuracy: Annotated[float, TRAINING] = Field(0.7, gt=0.0, lt=1.0)
+    curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
     """With complexity_mode curriculum: the share of right answers, between 0 and 1, that each task should have.
     With more right answers the task becomes harder, and with fewer it becomes easier.
     """
@@ -216,26 +215,26 @@ class EvaluationSettings(TasksSettings):
     """Which questions are held out, and how an evaluation uses them."""
 
     # Evaluation.
-    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate), EVALUATIONS] = ["20"]
+    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
     """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names,
     patterns and categories as in include_tasks.
     """
-    num_eval_samples_per_task: Annotated[int, EVALUATIONS] = Field(5, ge=0)
+    num_eval_samples_per_task: int = Field(5, ge=0)
     """Questions for each evaluated task. They are held out, so training never uses them. With 0 there is no
     evaluation.
     """
-    eval_seed: Annotated[int, EVALUATIONS] = 123
+    eval_seed: int = 123
     """Seed of the held-out questions. The same seed and settings give the same questions."""
-    eval_complexity: Annotated[EvalComplexity, EVALUATIONS] = None
+    eval_complexity: EvalComplexity = None
     """Difficulty of the held-out questions. none: reasoning-gym's default parameters. A number from 0 (easiest
     level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results. A training run
     with the same evaluation settings never uses the questions.
     """
-    eval_completions: Annotated[int, EVALUATIONS] = Field(1, ge=1)
+    eval_completions: int = Field(1, ge=1)
     """Completions for each held-out question. With more than one, the results include pass@k, the probability that
     at least one of k completions is right.
     """
-    eval_temperature: Annotated[Parameter, EVALUATIONS] = Field(0.1, ge=0.0)
+    eval_temperature: Parameter = Field(0.1, ge=0.0)
     """Sampling temperature of evaluations. With 0, the model always chooses its most probable token. With none,
     requests have no temperature, for providers that refuse one.
     """

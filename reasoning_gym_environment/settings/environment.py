@@ -26,7 +26,6 @@ from pydantic import (
 from ..errors import SETTINGS_ARE_LISTED, unknown_name
 from ..records import MIN_COMPLETION_TOKENS
 from .components import EvaluationSettings, Parameter, SamplingSettings, TextOrFile, mapping_from_text
-from .help import LIMITED, RARELY_SET, SERVE, TRAINING
 
 LIMITS = {
     "max_num_workers": (1, math.inf),
@@ -72,54 +71,54 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     # Sampling for training, and completions to ignore.
-    train_temperature: Annotated[Parameter, TRAINING] = Field(1.0, gt=0.0, le=2.0)
+    train_temperature: Parameter = Field(1.0, gt=0.0, le=2.0)
     """Sampling temperature of training. With another value than 1, configure the server to report log probabilities
     of the changed distribution, because servers report them for temperature 1 by default. With none, requests have no
     temperature, for providers that refuse one.
     """
-    train_top_p: Annotated[Parameter, TRAINING] = Field(0.95, gt=0.0, le=1.0)
+    train_top_p: Parameter = Field(0.95, gt=0.0, le=1.0)
     """Training samples each token from the most probable tokens that together have this share of the probability
     (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them. With
     none, requests to chat servers have no top_p, for providers that refuse one; vllm and sglang servers get 1.
     """
-    min_completion_tokens: Annotated[int, TRAINING] = Field(MIN_COMPLETION_TOKENS, ge=1)
+    min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
     """Completions with fewer tokens get zero advantage, so the trainer does not learn from them. With 1, only empty
     completions do.
     """
-    mask_too_long_completions: Annotated[bool, TRAINING] = True
+    mask_too_long_completions: bool = True
     """Whether completions that the token limit cut off get zero advantage, so that the trainer does not learn from
     them.
     """
-    max_staleness_steps: Annotated[int, SERVE] = Field(8, ge=-1)
+    max_staleness_steps: int = Field(8, ge=-1)
     """Drop a group if the trainer has made more steps than this since the sampling of the group began, because an
     older state of the model wrote it. With -1, keep groups of any age.
     """
 
     # Dumps and logs.
-    dump_rollouts: Annotated[bool, SERVE] = False
+    dump_rollouts: bool = False
     """Whether to save the groups in which at least one score is higher than rollout_save_score_threshold. The files
     have the completions and their scores.
     """
-    dump_failed_rollouts: Annotated[bool, SERVE] = False
+    dump_failed_rollouts: bool = False
     """Whether to save the groups whose scores are all zero."""
-    rollout_save_score_threshold: Annotated[float, SERVE] = Field(0.7, ge=0.0, le=1.0)
+    rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
     """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
-    keep_for_report: Annotated[bool, SERVE] = False
+    keep_for_report: bool = False
     """Whether to keep in data_dumps_dir what `report` shows of a run: every twentieth group that is not saved
     otherwise (fewer in a long run), and each evaluation, unless data_dir_to_save_evals is set.
     """
-    data_dumps_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
+    data_dumps_dir: str | None = Field(None, min_length=1)
     """Folder for the files of dump_rollouts, dump_failed_rollouts and keep_for_report. Default: in a checkout, the
     folder `data_dumps` beside the program reasoning_gym_environment.py; otherwise `data_dumps` in the working
     directory.
     """
     debug_logging: bool = False
     """Whether to log, for each completion, the answer that was found in it and its score."""
-    suppress_base_env_logs: Annotated[bool, RARELY_SET] = True
+    suppress_base_env_logs: bool = True
     """Whether to hide the status lines of Atropos itself."""
 
     # The chat template.
-    chat_template: Annotated[TextOrFile, RARELY_SET] = None
+    chat_template: TextOrFile = None
     """A chat template in place of the tokenizer's own: the path of a file, the template itself, or the name of one of
     several templates that the tokenizer has.
     """
@@ -135,35 +134,35 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """
 
     # Limits of `evaluate` and `process`.
-    limit_tokens: Annotated[int | None, LIMITED] = Field(None, ge=1)
+    limit_tokens: int | None = Field(None, ge=1)
     """Send no more requests after this many tokens, prompts included. The command then ends with the answers that
     it has. Requests in progress may exceed the limit. The short form is --limit-tokens.
     """
-    prices: Annotated[list[float] | None, BeforeValidator(_prices), LIMITED] = None
+    prices: Annotated[list[float] | None, BeforeValidator(_prices)] = None
     """Dollars per million prompt tokens and per million completion tokens, such as 0.15,0.60. With them, estimates and
     counts of tokens have their cost. The short form is --prices.
     """
-    dry_run: Annotated[bool, LIMITED] = False
+    dry_run: bool = False
     """Only estimate the number of requests and tokens, and request no completions. The short form is --dry-run."""
 
     # Resuming.
-    run_id: Annotated[str | None, SERVE] = Field(None, min_length=1)
+    run_id: str | None = Field(None, min_length=1)
     """Name of the run. A restarted `serve` finds its checkpoints by this name. Default: wandb_name and seed."""
-    checkpoint_dir: Annotated[str | None, SERVE] = Field(None, min_length=1)
+    checkpoint_dir: str | None = Field(None, min_length=1)
     """Folder for the checkpoints of `serve`. Default: the checkpoint_dir with which the trainer has registered."""
 
     # Atropos' settings, with validation.
-    group_size: Annotated[int, TRAINING] = Field(4, ge=1)
+    group_size: int = Field(4, ge=1)
     """Completions for each item. Training compares the rewards within such a group."""
     max_token_length: int = Field(2048, ge=1)
     """Longest training sequence in tokens, prompt included. If a prompt takes more than half of it, or more than
     512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
     """
-    total_steps: Annotated[int, TRAINING] = Field(1000, ge=-1)
+    total_steps: int = Field(1000, ge=-1)
     """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
     says so at its end, with exit code 1. For `process`, the number of groups.
     """
-    rollout_server_url: Annotated[str, SERVE] = Field("http://localhost:8000", pattern="^https?://")
+    rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
 
     @property

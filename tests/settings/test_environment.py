@@ -12,7 +12,6 @@ import pytest
 import yaml
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from reasoning_gym_environment.settings.environment import (
     MINUS_ONE,
@@ -21,7 +20,6 @@ from reasoning_gym_environment.settings.environment import (
     default_configs,
     default_dumps_folder,
 )
-from reasoning_gym_environment.settings.help import INHERITED, ShownBy, is_shown
 from testing.support import parsed_command_line
 
 VALUES = json.loads(Path(__file__).with_name("values.json").read_text(encoding="utf-8"))
@@ -133,13 +131,3 @@ def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     config, _ = parsed_command_line(["serve", "--config", str(path)], monkeypatch)
     assert yaml.safe_load(path.read_text())["env"] and isinstance(config, ReasoningGymEnvConfig)
-
-
-def test_the_help_of_a_setting_is_decided_once() -> None:
-    fields = Server.model_fields | ReasoningGymEnvConfig.model_fields
-    assert INHERITED.keys() <= fields.keys()
-    marked = [name for name, field in fields.items() if any(isinstance(mark, ShownBy) for mark in field.metadata)]
-    assert "seed" in marked and not INHERITED.keys() & set(marked)
-    assert is_shown("seed", fields["seed"], "serve") and not is_shown("seed", fields["seed"], "evaluate")
-    assert not is_shown("inference_weight", fields["inference_weight"], "serve")
-    assert is_shown("a_new_setting", FieldInfo(annotation=int), "serve"), "nothing is hidden by accident"
