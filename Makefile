@@ -17,7 +17,7 @@ help:
 	@echo "make test-libraries  set up .venv-trl, -verifiers, -verl, -skyrl and -core (6 GB), then try TRL, OpenEnv, verifiers, verl, SkyRL, reasoning-core"
 	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
 	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"
-	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/research/llm/README.md)"
+	@echo "make llm        set up .venv-llm, to train a real language model on the processor (examples/train/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make docs       set up .venv, then build the documentation site in site/; a broken link is an error"
 	@echo "make release    set up .venv and those for TRL and verifiers, then build the sdist and the wheel in dist/ and check them"
@@ -55,11 +55,11 @@ $(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
 	$(VENV)-$*/bin/python $(PIP) --no-compile -r requirements/$*.txt
 	@touch $@
 
-$(VENV)-llm/.installed: benchmarks/research/llm/requirements.txt benchmarks/research/llm/requirements-alone.txt | $(VENV)/.python
+$(VENV)-llm/.installed: examples/train/requirements.txt examples/train/requirements-alone.txt | $(VENV)/.python
 	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
 	$(PYTHON) -m venv $(VENV)-llm
-	$(VENV)-llm/bin/python $(PIP) -r benchmarks/research/llm/requirements.txt
-	$(VENV)-llm/bin/python $(PIP) --no-deps -r benchmarks/research/llm/requirements-alone.txt
+	$(VENV)-llm/bin/python $(PIP) -r examples/train/requirements.txt
+	$(VENV)-llm/bin/python $(PIP) --no-deps -r examples/train/requirements-alone.txt
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -76,14 +76,14 @@ test-libraries: $(VENV)/.installed-dev $(LIBRARIES:%=$(VENV)-%/.installed)
 	$(PYTEST) -m libraries --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
-	$(VENV)-llm/bin/python benchmarks/research/llm/model.py data/llm/model
+	$(VENV)-llm/bin/python examples/train/model.py data/llm/model
 	$(BIN)/python -m pytest -m servers --numprocesses 0
 
 test-slurm: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slurm --numprocesses 0 --durations 5
 
 llm: $(VENV)/.installed $(VENV)-llm/.installed
-	@echo "Now: $(VENV)-llm/bin/python benchmarks/research/llm/run.py --arm ours --minutes 10   (benchmarks/research/llm/README.md)"
+	@echo "Now: $(VENV)-llm/bin/python examples/train/run.py --arm ours --minutes 10   (examples/train/README.md)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Make the tiny model that the demo and `real_learning.py` start from: tokenizer and weights.
+"""Make the tiny model that the demo starts from: tokenizer and weights.
 
     questions of TASKS ──> phrases that many questions contain ──> tokenizer: bytes, tags, phrases
     questions, answers (most of them wrong) ──> supervised training ──> weights

@@ -26,7 +26,7 @@ increases its window in the same way, fast until the first loss. The climbs of a
 two false moves in 300 groups, which the rate of the test leaves room for. A higher target needs more groups, so that a
 task at its target is unlikely to have all of them right (`climbing_groups`).
 
-benchmarks/research/curriculum_noise.py measures both; docs/difficulty_and_sampling.md has the figures.
+docs/learning_signal.md has figures of both.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class ProblemStream:
         self.instance = instance
 
     def choose_task(self, index: int) -> str:
-        """The task of an index. The stream of benchmarks/research/samplers overrides this."""
+        """The task of an index."""
         return choose_task(self._weights, self._seed, self.instance, index)
 
     def leave_out(self, indices: Collection[int]) -> None:

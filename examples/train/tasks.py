@@ -1,6 +1,6 @@
 """Find the tasks whose easiest questions and answers are short.
 
-    python benchmarks/research/llm/tasks.py MODEL FILE     # writes their names, separated by commas
+    python examples/train/tasks.py MODEL FILE     # writes their names, separated by commas
 
 The model has 135 million parameters and 384 tokens for a prompt and its completion, so most tasks have no question at
 their default config that it could answer.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tqdm import tqdm
 from transformers import AutoTokenizer

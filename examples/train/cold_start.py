@@ -1,6 +1,6 @@
-"""Teach the model the form <think>...</think><answer>...</answer>, from the examples of examples.py.
+"""Teach the model the form <think>...</think><answer>...</answer>, from the examples of make_examples.py.
 
-python benchmarks/research/llm/cold_start.py MODEL EXAMPLES OUT [--batches 32] [--rate 5e-5] [--threads 2]
+python examples/train/cold_start.py MODEL EXAMPLES OUT [--batches 32] [--rate 5e-5] [--threads 2]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train a real language model through the real environment: one arm of the comparison, from the model to its results.
 
-    python benchmarks/research/llm/run.py --tasks all --arm ours --seed 1 [--minutes 60] [--tokens 400000]
+    python examples/train/run.py --tasks all --arm ours --seed 1 [--minutes 60] [--tokens 400000]
 
     the model ──> examples ──> cold start, once for all arms
         ──> vLLM, run-api, `serve`, trainer ──> held-out questions by `evaluate` ──> results.json
@@ -10,11 +10,9 @@ asked before training, after half of the generated tokens, and at the end. `--ta
 model can learn. `--tasks all` has all tasks whose easiest questions and answers are short (tasks.py). Arms differ in
 nothing but this:
 
-    ours          the defaults of the commands: all tasks equally often, curriculum, strict verification
-    learnability  as ours, but the policy of benchmarks/research/samplers/learnability.py chooses the tasks
-    thompson      as ours, but the policy of benchmarks/research/samplers/thompson.py chooses the tasks
-    original      the original environment's way: reasoning-gym's default configs and its own scores
-    shuffled      as ours, but the trainer permutes the rewards of each group: a control that should learn nothing
+    ours        the defaults of the commands: all tasks equally often, curriculum, strict verification
+    original    the original environment's way: reasoning-gym's default configs and its own scores
+    shuffled    as ours, but the trainer permutes the rewards of each group: a control that should learn nothing
 
 After any interruption, the same command resumes the run, with its weights, its optimizer, the environment's state and
 all answered questions. Run it in the Python environment that `make llm` sets up; `serve` and `evaluate` run in `.venv`.
@@ -36,7 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 EIGHT = "spell_backward,leg_counting,gcd,chain_sum,basic_arithmetic,letter_counting,products,base_conversion"
 """Each has items that a model of 135 million weights can learn, except for base_conversion."""
 
@@ -51,8 +49,6 @@ EXAMPLES = {"eight": 1024, "all": 1536}
 BATCH = 32
 ARMS = {
     "ours": [],
-    "learnability": [],
-    "thompson": [],
     "original": [
         "--env.complexity_mode", "none", "--env.verification", "native", "--env.partial_credit", "native",
     ],
@@ -159,7 +155,7 @@ class Arm:
             self.names = names.read_text(encoding="utf-8").strip()
         count = EXAMPLES[self.kind]
         if not examples.exists():
-            script = str(HERE / "examples.py")
+            script = str(HERE / "make_examples.py")
             run([self.python, script, str(examples), "--tasks", self.names, "--count", str(count)])
         if not (self.cold / "model.safetensors").exists():
             say("Cold start: some minutes.")
@@ -186,11 +182,8 @@ class Arm:
     def train(self, until_tokens: int, minutes: float) -> None:
         """Train until vLLM has generated so many tokens, or for so long."""
         say(f"Training from {self.generated:,} to {until_tokens:,} tokens, for {minutes:.0f} minutes at most.")
-        command = [self.command]
-        if self.arm in ("learnability", "thompson"):
-            command = [self.python, str(HERE / "serve_with_policy.py"), self.arm]
         serve = [
-            *command, "serve", "--openai.server_type", "vllm", "--openai.base_url", f"{self.server}/v1",
+            self.command, "serve", "--openai.server_type", "vllm", "--openai.base_url", f"{self.server}/v1",
             "--openai.model_name", MODEL_NAME, "--env.tokenizer_name", str(self.cold),
             "--env.rollout_server_url", self.api, "--env.max_token_length", str(MAX_TOKENS),
             "--env.group_size", "8", "--env.batch_size", "64",
@@ -286,7 +279,7 @@ def main() -> None:
                 left_s -= time.monotonic() - started
                 arm.evaluate()
     arm.write_results()
-    say(f"The results are in {arm.out / 'results.json'}; plot.py draws them.")
+    say(f"The results are in {arm.out / 'results.json'}.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Write examples for a cold start: training items, each with a short thought and its expected answer.
 
-    python benchmarks/research/llm/examples.py FILE --tasks NAMES [--count 1024] [--seed 7]
+    python examples/train/make_examples.py FILE --tasks NAMES [--count 1024] [--seed 7]
 
 The model as it is never uses <think> and <answer>, so every reward would be 0. A few hundred examples teach it the
 form. They are items that training draws, so no held-out question is among them. Most have their task's easiest level.
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym.arithmetic.leg_counting import ANIMALS
 from tqdm import tqdm
