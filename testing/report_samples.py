@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reasoning_gym_environment.evaluation.published import published_scores
 from reasoning_gym_environment.report.load import Evaluation, load
+from reasoning_gym_environment.tasks.measured_data import packaged
 
 MARK = "OWNED"
 """The text that an attack writes if it succeeds."""
@@ -32,6 +32,8 @@ ATTACKS = [
 MODEL = "qwen_qwq-32b"
 ATTEMPTS = 3
 OUTCOMES = ("correct", "wrong", "format_failure")
+TASKS = sorted(packaged("names.json")["tasks"])[::2]
+"""The simulated models answer the questions of the first of these tasks."""
 
 
 def write_results(
@@ -45,12 +47,11 @@ def write_results(
     manifest: str = "0123456789abcdef",
     attacks: bool = True,
 ) -> Path:
-    """A folder of `evaluate`, of a model about as good as the published one, whose questions depend on their place."""
+    """A folder of `evaluate`, of a model with a different accuracy in each task. `gain` adds to all of them."""
     random = Random(seed)
     samples = []
-    published = published_scores("easy")["qwen/qwq-32b"]
-    for task in sorted(published)[::2][:tasks]:
-        rate = min(0.98, max(0.0, published[task].mean_score + gain))
+    for task in TASKS[:tasks]:
+        rate = min(0.98, max(0.0, Random(task).uniform(0.1, 0.9) + gain))
         for index in range(per_task):
             chance = Random(f"{task} {index}").betavariate(0.2 + 2 * rate, 0.2 + 2 * (1 - rate))
             for attempt in range(ATTEMPTS):
@@ -127,7 +128,7 @@ def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = 
 def write_run(folder: Path, *, groups: int = 600, tasks: int = 12, evaluations: int = 5, seed: int = 3) -> Path:
     """The folder of a run that learns: its dumps, and an evaluation every few steps in `evals/step-N`."""
     random = Random(seed)
-    names = sorted(published_scores("easy")["qwen/qwq-32b"])[::2][:tasks]
+    names = TASKS[:tasks]
     steps = groups // 4
     lines = []
     for index in range(groups):

@@ -7,7 +7,6 @@ memory, so the texts of a rollout stay in its file until the page needs them: `p
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
@@ -160,11 +159,10 @@ def load(paths: Sequence[Path]) -> Sources:
 
 
 def all_inputs(paths: Sequence[Path]) -> list[Path]:
-    """The files that `load` may read. A folder may be missing or empty still."""
+    """The files that `load` may read. Raises EnvironmentSetupError for a path that does not exist."""
     files: list[Path] = []
     for path in paths:
-        with contextlib.suppress(EnvironmentSetupError):
-            files += files_of(path)
+        files += files_of(path)
     return files + [file.with_name(METRICS) for file in files]
 
 

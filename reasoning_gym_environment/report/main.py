@@ -1,21 +1,18 @@
-"""The command `report`: reads the files, compares on request, and writes the page, or serves it during a run."""
+"""The command `report`: reads the files, compares on request, and writes the page."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.published import beside_published
 from ..storage.files import write_atomically
 from ..storage.lines import files_of
-from ..utils.terminal import check_file, not_negative, path_name, port
+from ..utils.terminal import check_file, not_negative, path_name
 from .comparison import compare
-from .live import HOST, LivePage, serve
 from .load import Evaluation, Sources, all_inputs, load
 from .page import render
 
@@ -27,8 +24,6 @@ def main(arguments: Sequence[str]) -> int:
     paths = list(options.compare or ()) + options.paths
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
-    if options.live:
-        return _serve(paths, options)
     check_file("--output", options.output, inputs=all_inputs(paths))
     size = _write(_page(paths, options), options.output)
     print(f"{options.output} ({size / 1e3:,.0f} kB)")
@@ -38,41 +33,12 @@ def main(arguments: Sequence[str]) -> int:
 def _page(paths: Sequence[Path], options: argparse.Namespace) -> str:
     """The page of the files that exist now. Raises EnvironmentSetupError."""
     sources = load(paths)
-    if options.published and not sources.evaluations:
-        raise EnvironmentSetupError("--published needs results of `evaluate`; there are only dumps.")
     comparison = None
     if options.compare:
         first = _evaluation_in(sources, options.compare[0])
         second = _evaluation_in(sources, options.compare[1])
         comparison = compare(first, second)
-    published = []
-    if options.published:
-        for evaluation in sources.evaluations:
-            name = evaluation.model or evaluation.name
-            preset = evaluation.parameters.get("eval_complexity", "unknown")
-            published.append(beside_published(name, evaluation.samples, preset))
-    return render(
-        sources,
-        title=options.title,
-        max_rollouts=options.max_rollouts,
-        comparison=comparison,
-        published=published,
-        is_live=options.live,
-    )
-
-
-def _serve(paths: Sequence[Path], options: argparse.Namespace) -> int:
-    """Serve the page until the user stops the command. Raises EnvironmentSetupError if the port is in use."""
-    page = LivePage(paths, lambda: _page(paths, options))
-    try:
-        server = serve(page, options.port)
-    except OSError as error:
-        raise EnvironmentSetupError(f"--port {options.port}: {error}. Name another port.") from error
-    with server:
-        print(f"http://{HOST}:{server.server_port} shows the run and follows it. Ctrl-C ends this command.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
-    return 0
+    return render(sources, title=options.title, max_rollouts=options.max_rollouts, comparison=comparison)
 
 
 def write_page(paths: Sequence[Path], output: Path) -> Path:
@@ -109,11 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     compared = "compare two evaluations of the same questions; differences are B minus A"
     add("--compare", nargs=2, type=path_name, metavar=("A", "B"), help=compared)
     add(
-        "--published",
-        action="store_true",
-        help="show nine published models beside yours (easy and hard)",
-    )
-    add(
         "-o",
         "--output",
         default="report.html",
@@ -129,8 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="samples to browse, at most (default: 10000)",
     )
-    add("--live", action="store_true", help="serve the page on this machine, and refresh it while the run continues")
-    add("--port", default=8737, type=port, metavar="PORT", help="port of --live (default: 8737; 0: any free port)")
     return parser
 
 

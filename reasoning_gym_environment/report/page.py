@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup, escape
 
-from ..evaluation.published import PublishedTable
 from ..evaluation.results import EvalSample, ScopeResult, scope, summarise
 from ..evaluation.statistics import Estimate
 from ..storage.lines import UNKNOWN, DumpedGroup
@@ -48,8 +47,6 @@ SCRIPTS = (
 )
 """In the order in which the page runs them. Each file of ours uses names of the earlier files."""
 
-LIVE_SCRIPT = STATIC / "live.js"
-
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
@@ -69,18 +66,12 @@ def render(
     title: str,
     max_rollouts: int,
     comparison: Comparison | None = None,
-    published: Sequence[PublishedTable] = (),
-    is_live: bool = False,
 ) -> str:
-    """The whole page. A live page asks its server for changes.
-
-    Raises EnvironmentSetupError for an evaluation without any score.
-    """
+    """The whole page. Raises EnvironmentSetupError for an evaluation without any score."""
     environment = templates()
     for function in (estimate, interval, label, merged, differs, measures_of):
         environment.filters[function.__name__] = function
-    files = (*SCRIPTS, LIVE_SCRIPT) if is_live else SCRIPTS
-    scripts = [file.read_text(encoding="utf-8") for file in files]
+    scripts = [file.read_text(encoding="utf-8") for file in SCRIPTS]
     evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
     series = series_of(evaluations)
     in_series = {evaluation.name for one_series in series for evaluation, _ in one_series.points}
@@ -101,8 +92,8 @@ def render(
         scripts=[Markup(script) for script in scripts],
         curves=Markup(as_inert_json(curves)),
         blocks=blocks,
-        policy=policy(scripts, is_live=is_live),
-        verdict=verdict(comparison, published, evaluations, series, sources.runs),
+        policy=policy(scripts),
+        verdict=verdict(comparison, evaluations, series, sources.runs),
         evaluations=[
             {
                 "about": evaluation,
@@ -116,7 +107,6 @@ def render(
         series=series,
         comparison=comparison,
         comparison_chart=_comparison_chart(comparison) if comparison else None,
-        published=[(table, _published_chart(table)) for table in published],
         accuracy_chart=accuracy_chart,
         dump_chart=accuracy_chart(named_scopes),
         runs=[(run, counts_of(run.groups)) for run in sources.runs],
@@ -125,18 +115,14 @@ def render(
     )
 
 
-def policy(scripts: Sequence[str], *, is_live: bool = False) -> str:
-    """The content security policy of a page with these scripts. It allows no other script, and no network.
-
-    A live page may send requests to the server that it came from.
-    """
+def policy(scripts: Sequence[str]) -> str:
+    """The content security policy of a page with these scripts. It allows no other script, and no network."""
     hashes = []
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
         hashes.append(f"'sha256-{digest}'")
-    connections = "connect-src 'self'; " if is_live else ""
     return (
-        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; {connections}"
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
@@ -189,10 +175,6 @@ def _comparison_chart(comparison: Comparison) -> Bars:
         if narrower >= largest:
             limit = narrower
     return Bars(bars, limits=(-limit, limit))
-
-
-def _published_chart(table: PublishedTable) -> Bars:
-    return Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])
 
 
 # --- runs

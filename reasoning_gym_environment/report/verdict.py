@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..evaluation.published import PublishedTable
 from ..evaluation.results import (
     FORMAT_FAILURE,
     EvalResults,
@@ -49,7 +48,6 @@ class Sentence:
 
 def verdict(
     comparison: Comparison | None,
-    published: Sequence[PublishedTable],
     evaluations: Sequence[Evaluated],
     series: Sequence[Series],
     runs: Sequence[LoadedRun],
@@ -69,7 +67,6 @@ def verdict(
     template = templates().get_template("verdict.txt.j2")
     text = template.render(
         comparison=comparison,
-        published=published,
         evaluations=described,
         series=[_change_in(one_series) for one_series in series],
         runs=[(run, change_of(run.groups)) for run in runs],

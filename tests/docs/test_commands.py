@@ -19,8 +19,8 @@ from testing.report_samples import write_dump, write_results
 from .test_pages import PAGES, ROOT
 
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
-TO_THEIR_END = re.compile(r"(tasks|report(?!.* --live)|audit chain_sum)\b.*")
-"""The other audits take minutes, a live page has no end, and the demo has tests of its own."""
+TO_THEIR_END = re.compile(r"(tasks|report|audit chain_sum)\b.*")
+"""The other audits take minutes, and the demo has tests of its own."""
 SLOW = re.compile(r"tasks( [^-].*)?|audit chain_sum .*")
 US = "reasoning_gym_environment"
 FORMS = ["reasoning-gym-env ", *(f"python {form} " for form in (f"-m {US}", f"{US}.py", f"{US}/{US}.py"))]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
@@ -17,10 +14,8 @@ from urllib.parse import urlencode
 import pytest
 
 from reasoning_gym_environment.report.comparison import compare
-from reasoning_gym_environment.report.live import LivePage, serve
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main
-from reasoning_gym_environment.report.page import render
 from testing.browser import TOO_WIDE, Browser, browser, find_browser
 from testing.report_samples import ATTACKS, MARK, group_line, write_dump, write_lines, write_results, write_run
 
@@ -168,35 +163,3 @@ async def test_many_samples_are_not_in_the_page_at_once(tmp_path: Path) -> None:
         assert await page.value(ROW) < 60
         await page.value("location.hash = '#samples?q=1499+of'")
         await page.until(f"{COUNT}.startsWith('16 of')")
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a live page, and the folder that it follows, which is empty."""
-    run = tmp_path / "run"
-    run.mkdir()
-    page = LivePage([run], lambda: render(load([run]), title="live", max_rollouts=1000, is_live=True))
-    server = serve(page, 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/", run
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-async def test_a_live_page_follows_its_run(live: tuple[str, Path], folder: Path) -> None:
-    address, run = live
-    async with opened_browser() as page:
-        await page.open(address, width=1400)
-        assert "Waiting for the first results" in await page.value("document.body.textContent")
-        await asyncio.to_thread(shutil.copytree, folder / "run", run, dirs_exist_ok=True)
-        await page.until(READY)
-        # A reader of a sample is asked first.
-        await page.value("document.querySelector('#rows .row').click()")
-        await page.until("!document.getElementById('detail').hidden")
-        write_results(run / "evals" / "step-200", attacks=False, tasks=12, per_task=8)
-        await page.until("document.querySelector('#news button') !== null")
-        await page.value("document.querySelector('#news button').click()")
-        await page.until("document.body.textContent.includes('at step 200')")
-        assert page.mistakes == []

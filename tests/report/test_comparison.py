@@ -1,8 +1,7 @@
-"""Comparisons of what can be compared: two evaluations of the same questions, and one beside the published models."""
+"""Comparisons of what can be compared: two evaluations of the same questions."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report.comparison import compare
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main
-from testing.report_samples import Page, evaluation, write_dump, write_everything, write_results
+from testing.report_samples import Page, evaluation, write_everything, write_results
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +80,3 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
         "Graded by different releases: reasoning-gym 0.1.25 against 0.1.26. To grade both by one release, use "
         "`regrade`."
     ]
-
-
-def test_the_page_shows_yours_among_the_published_models(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "model", tasks=4)
-    output = tmp_path / "page.html"
-    assert main([str(folder), "--published", "-o", str(output)]) == 0
-    page = Page(output.read_text(encoding="utf-8"))
-    assert "openai/o3-mini" in page.words
-    assert re.search(r"qwen_qwq-32b \(yours\) takes place \d+ of 10 beside the published models", page.words)
-    assert "Not compared:" in page.texts["summary"], "folded"
-    with pytest.raises(EnvironmentSetupError, match="there are only dumps"):
-        main([str(write_dump(tmp_path / "dumps", groups=8)), "--published", "-o", str(tmp_path / "no.html")])

@@ -25,7 +25,7 @@ Change = Callable[[dict[str, Any]], None]
 def sentences(path: Path) -> list[Sentence]:
     sources = load([path])
     evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
-    return verdict(None, [], evaluations, series_of(evaluations), sources.runs)
+    return verdict(None, evaluations, series_of(evaluations), sources.runs)
 
 
 def change_all(path: Path, change: Change) -> None:
@@ -113,7 +113,7 @@ def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_p
     [run] = load([write_dump(tmp_path, groups=400)]).runs
 
     def told(groups: list[DumpedGroup]) -> str:
-        [sentence] = verdict(None, [], [], [], [replace(run, groups=groups)])
+        [sentence] = verdict(None, [], [], [replace(run, groups=groups)])
         return sentence.text
 
     fell = told(run.groups)
