@@ -71,6 +71,7 @@ def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, m
         assert tokenizer.decode(tokens[prompt:]).endswith("</answer><|im_end|>")
 
 
+@pytest.mark.slow
 def test_process_writes_exactly_the_groups_asked_for_and_what_belongs_beside_them(
     tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any
 ) -> None:
@@ -100,6 +101,7 @@ def evaluate(arguments: list[str], folder: Path) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_evaluate_writes_its_results_and_says_where_they_are(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:

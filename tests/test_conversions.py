@@ -10,33 +10,8 @@ import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.items import ProblemDataset, group_of_dicts, problem_of, to_scored_data
-from reasoning_gym_environment.records import AnswerFormat, Group
+from reasoning_gym_environment.items import problem_of, to_scored_data
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-
-ROLLOUT = {
-    "messages": (
-        (("role", "system"), ("content", "s")),
-        (("role", "user"), ("content", "u")),
-        {"role": "assistant", "content": "reply"},
-    ),
-    "tokens": (1, 2, 3),
-    "masks": (-100, 2, 3),
-    "logprobs": [1.0, -0.1, -0.2],
-    "finish_reason": "length",
-}
-
-
-def test_rollout_dicts_become_a_problem_its_prompt_and_completions(make_problem: Any) -> None:
-    problem = make_problem()
-    rollout = {**ROLLOUT, "rg_item": problem.entry, "dataset_obj": ProblemDataset(Group(problem, []))}
-    found, [completion, silent] = group_of_dicts([rollout, {**rollout, "logprobs": None}], AnswerFormat.TAGS)
-    assert found.problem is problem
-    assert found.messages == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-    assert (completion.text, completion.tokens, completion.masks) == ("reply", [1, 2, 3], [-100, 2, 3])
-    assert (completion.logprobs, completion.finish_reason, silent.logprobs) == ([1.0, -0.1, -0.2], "length", None)
-    for reason in (None, ""):
-        assert group_of_dicts([{**rollout, "finish_reason": reason}], AnswerFormat.TAGS)[1][0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, ReseedingDataset])

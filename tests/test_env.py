@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,9 @@ import pytest
 from atroposlib.envs.base import BaseEnv
 
 from reasoning_gym_environment import __version__
-from reasoning_gym_environment.atropos import evaluate
 from reasoning_gym_environment.atropos.evaluate import UNFINISHED
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
-from reasoning_gym_environment.storage.append_log import lock
 from testing.env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from testing.inference_server import Generation
 from testing.mock_dialects import ThreadedMockServer
@@ -79,18 +76,6 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
         assert len(tokens) == len(masks)
     assert [request.n for request in server.requests] == [4]
     assert env.percent_correct_buffer == [1.0, 0.0, 1.0, 0.0]
-
-
-async def test_a_second_group_of_the_same_item_has_its_own_scores(
-    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
-) -> None:
-    env = await ready_env(server.base_url)
-    item = await env.get_next_item()
-    student.learn(item[1])
-    for plan, scores in (((RIGHT, WRONG), [1.0, 0.0, 1.0, 0.0]), ((WRONG, RIGHT), [0.0, 1.0, 0.0, 1.0])):
-        student.follow(*plan)
-        group, _ = await env.collect_trajectories(item)
-        assert group is not None and group["scores"] == scores
 
 
 async def test_an_invalid_completion_is_sent_without_advantage_and_does_not_count(
@@ -200,31 +185,6 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     assert parameters["reasoning_gym_environment_version"] == __version__
 
 
-async def test_results_record_that_requests_had_no_temperature(
-    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path
-) -> None:
-    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path), eval_temperature="none")
-    await env.evaluate()
-    metrics = json.loads((tmp_path / "step-0" / "metrics.json").read_text())
-    assert metrics["config_general"]["generation_parameters"]["temperature"] is None
-
-
-async def test_an_evaluation_is_named_after_the_step_at_which_its_questions_are_requested(
-    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
-    questions = env.run.questions
-
-    async def make_slowly() -> Any:
-        env.state.step = 31
-        return await questions()
-
-    monkeypatch.setattr(env.run, "questions", make_slowly)
-    env.state.step = 25
-    await env.evaluate()
-    assert [path.name for path in tmp_path.glob("step-*")] == ["step-31"]  # noqa: ASYNC240
-
-
 async def test_results_are_replaced_only_by_whole_results(
     ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,32 +224,6 @@ async def test_what_a_killed_process_leaves_of_its_results_is_removed_by_the_nex
         assert metrics["results"]["all"]
     names = sorted(path.name for path in tmp_path.iterdir())  # noqa: ASYNC240
     assert names == ["step-25", "step-50"]
-
-
-async def test_processes_that_share_a_folder_of_results_write_one_after_the_other(
-    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
-    asks_for_lock = threading.Event()
-
-    def note_and_lock(*arguments: Any, **options: Any) -> None:
-        asks_for_lock.set()
-        lock(*arguments, **options)
-
-    monkeypatch.setattr(evaluate, "lock", note_and_lock)
-    left = tmp_path / UNFINISHED
-    left.mkdir()
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    try:
-        # Another process is writing its results.
-        lock(descriptor, tmp_path)
-        evaluation = asyncio.ensure_future(env.evaluate())
-        await until(asks_for_lock.is_set)
-        assert not evaluation.done() and left.exists()
-    finally:
-        os.close(descriptor)
-    await evaluation
-    assert (tmp_path / "step-0" / "metrics.json").exists()
 
 
 async def test_training_continues_while_the_disk_of_the_results_hangs(

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import gc
 import json
-import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -23,7 +17,6 @@ from reasoning_gym_environment.records import Group, Outcome, Problem, Score
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.sampling.item_stream import ItemSource
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings
-from reasoning_gym_environment.utils.loop_thread import LoopThread
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
 from testing.in_process import InProcessGenerator, InProcessGrader
 
@@ -137,41 +130,6 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
         await start(include_tasks="gcd")
-
-
-@pytest.mark.timeout(60)
-def test_without_an_event_loop_the_caller_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    for module in (asyncio, asyncio.events):
-        monkeypatch.setattr(module, "new_event_loop", fail)
-    with pytest.raises(OSError, match="Too many open files"):
-        LoopThread(Mock())
-
-
-@pytest.mark.timeout(60)
-def test_ctrl_c_while_a_caller_waits_is_not_logged_as_an_error(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread = LoopThread(Mock(start=AsyncMock(), close=AsyncMock()))
-    is_running = threading.Event()
-
-    async def work() -> None:
-        is_running.set()
-        await asyncio.Event().wait()
-
-    def interrupted(_: Future[Any]) -> None:
-        is_running.wait()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Future, "result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        thread.run(work())
-    thread.close()
-    # asyncio logs an error that nobody has taken when its task is collected.
-    gc.collect()
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_start_that_fails_leaves_no_worker(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

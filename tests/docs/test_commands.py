@@ -54,7 +54,7 @@ def what_they_name(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository")
     for name in ("first-steps", "some-model", "some-model-easy", "before", "after"):
         write_results(folder / "results" / name, tasks=3, attacks=False)
-    write_dump(folder / "data_dumps")
+    write_dump(folder / "data_dumps", groups=40)
     (folder / "my_tasks.py").write_text("")
     for name in (
         "reasoning_gym_environment",

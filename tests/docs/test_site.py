@@ -75,12 +75,6 @@ def test_the_pages_of_the_commands_are_what_their_help_says(command_pages: dict[
     assert command_pages["written"]() == command_pages["pages"]()
 
 
-def test_a_help_text_keeps_its_characters_in_a_table(command_pages: dict[str, Any]) -> None:
-    help_text = "<think> or `a|b`:\n names, globs (*_x) and [lists]"
-    expected = r"&lt;think> or `a\|b`: names, globs (\*_x) and \[lists\]"
-    assert command_pages["escaped"](help_text) == expected
-
-
 @pytest.mark.parametrize("name", ["checks.yml", "slow-tests.yml"])
 def test_a_workflow_runs_only_targets_of_the_makefile(name: str) -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
@@ -121,25 +115,3 @@ async def test_search_works_in_pages_that_are_opened_as_files(site: Path) -> Non
     async with browser(program) as page:
         await page.open(f"{(site / 'commands' / 'serve.html').as_uri()}?q=curriculum", width=1400)
         await page.until("document.querySelectorAll('.md-search-result__item').length > 5")
-
-
-BROKEN_NAMES = """[...document.querySelectorAll('.md-typeset td code')]
-    .filter(code => /^[\\w.]+$/.test(code.textContent) && code.getClientRects().length > 1)
-    .map(code => code.textContent)"""
-SCROLLING_TABLES = """[...document.querySelectorAll('.md-typeset__scrollwrap')]
-    .filter(table => table.scrollWidth > table.clientWidth)
-    .map(table => table.textContent.slice(0, 60))"""
-
-
-@pytest.mark.slow
-async def test_no_name_in_a_table_breaks_and_the_tables_of_settings_fit_a_wide_window(site: Path) -> None:
-    program = find_browser()
-    assert program is not None, "This test needs a browser: apt-get install chromium"
-    async with browser(program) as page:
-        for name in ("index", "configuration", "outputs", "commands/serve"):
-            for width in (1400, 420):
-                await page.open((site / f"{name}.html").as_uri(), width=width)
-                assert await page.value(BROKEN_NAMES) == [], (name, width)
-                assert await page.value("document.documentElement.scrollWidth") <= width, (name, width)
-        await page.open((site / "configuration.html").as_uri(), width=1400)
-        assert await page.value(SCROLLING_TABLES) == []

@@ -23,7 +23,7 @@ from openenv.core.generic_client import GenericEnvClient
 from reasoning_gym_environment import HeldOut, Tasks
 from reasoning_gym_environment.api import PromptedProblem
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations.openenv import ReasoningGymOpenEnv, SharedQuestion, SharedQuestions
+from reasoning_gym_environment.integrations.openenv import SharedQuestion, SharedQuestions
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
@@ -151,19 +151,6 @@ def test_a_question_is_observed_once_when_the_last_session_of_its_group_has_fini
     # A held-out question teaches the stream nothing.
     shared.finish(SharedQuestion(replace(first.problem, split="eval")), 1.0)
     assert len(stream.observed) == 2
-
-
-async def test_a_repeated_reset_of_a_session_keeps_the_question_of_its_group() -> None:
-    stream = SpyStream()
-    shared = SharedQuestions(stream)  # type: ignore[arg-type]
-    first, second = [ReasoningGymOpenEnv(None, stream, shared, None) for _ in range(2)]  # type: ignore[arg-type]
-    asked = [await first.reset_async(group="a", group_size=2) for _ in range(3)]
-    joined = await second.reset_async(group="a", group_size=2)
-    assert [question.seed for question in (*asked, joined)] == [1] * 4 and stream.observed == []
-    # Another group is another question, and the session has left its first group.
-    assert (await first.reset_async(group="b", group_size=2)).seed == 2
-    second.close()
-    assert stream.observed == [(1, [None, None])]
 
 
 async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from skyrl_gym.metrics import aggregate_for_environment
 
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations import skyrl
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader, grader_for
@@ -145,16 +144,6 @@ def test_metadata_and_metrics(problems: dict[str, PromptedProblem]) -> None:
     assert means == {"unscored": 0.25, "score": third, "correct": third, "format_failure": third}
 
 
-def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], grader: RecipeGrader) -> None:
-    problem = problems["chain_sum"]
-    grader._making.clear()
-    before = grader.tasks.metrics()["generation/items"]
-    right = f"<answer>{problem.entry['answer']}</answer>"
-    episodes = run_all(problem, [right, "<answer>x</answer>"] * 16)
-    assert [episode.reward for episode in episodes] == [1.0, 0.0] * 16
-    assert grader.tasks.metrics()["generation/items"] - before == 1
-
-
 async def test_a_generator_may_call_the_environment_in_its_event_loop(
     problems: dict[str, PromptedProblem], grader: RecipeGrader
 ) -> None:
@@ -174,29 +163,6 @@ def test_the_chat_template_may_have_opened_the_thoughts(problems: dict[str, Prom
     never_closed = run(problem, right, THINKING_OPENED)
     assert never_closed.output["metadata"]["outcome"] == "format_failure"
     assert run(problem, right).reward == 1.0
-
-
-def test_the_recipe_of_another_release_leaves_the_completion_unscored(
-    problems: dict[str, PromptedProblem], caplog: pytest.LogCaptureFixture
-) -> None:
-    problem = problems["chain_sum"]
-    right = f"<answer>{problem.entry['answer']}</answer>"
-    with caplog.at_level(logging.WARNING, logger=skyrl.logger.name):
-        episode = run(problem, right, question_digest="other")
-    assert episode.reward is None
-    metadata = episode.output["metadata"]
-    assert metadata["outcome"] == "crashed"
-    assert metadata["score"] is None
-    assert "same release of reasoning-gym" in metadata["reason"]
-    assert "chain_sum: a completion has no score" in caplog.text
-    # The next completion is graded.
-    assert run(problem, right).reward == 1.0
-
-
-@pytest.mark.parametrize("extras", [None, {}, {"extra_info": "chain_sum"}, {"extra_info": {"index": 3}}])
-def test_a_row_without_a_recipe_is_refused(extras: dict[str, Any] | None) -> None:
-    with pytest.raises(EnvironmentSetupError, match="export --items"):
-        skyrl_gym.make(ENV_CLASS, env_config={}, extras=extras)
 
 
 def test_an_unknown_setting_or_a_name_that_is_taken_is_refused(problems: dict[str, PromptedProblem]) -> None:
@@ -287,15 +253,6 @@ def test_a_batch_without_any_score_is_masked_and_reported(caplog: pytest.LogCapt
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert "None of the 2 completions" in record.getMessage()
-
-
-def test_a_batch_of_episodes(problems: dict[str, PromptedProblem]) -> None:
-    attacked = problems[ATTACK_TASK]
-    episodes = run_all(attacked, ["<answer>right</answer>", SLOW, "no answer"])
-    output = output_of([episode.output["reward"] for episode in episodes])
-    made = mask_unscored(batch_of("aaa"), output)
-    assert made["rewards"] == [1.0, 0.5, 0.0]
-    assert made["loss_masks"] == [KEPT, MASKED, KEPT]
 
 
 # --- the script of the page

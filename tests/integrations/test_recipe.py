@@ -104,17 +104,6 @@ async def test_completions_that_come_one_by_one_share_their_item(
     assert len(made) == 1
 
 
-def test_items_that_were_not_used_for_long_are_made_again(
-    tasks_in_process: Tasks, made: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEPT_ITEMS", 2)
-    grader = RecipeGrader(tasks_in_process)
-    recipes = [Recipe.of(tasks_in_process.draw("chain_sum", seed)) for seed in range(3)]
-    for number in (0, 1, 0, 2, 0, 1):
-        grader.grade(recipes[number], [])
-    assert made == [recipes[number].seed for number in (0, 1, 2, 1)]
-
-
 async def test_after_a_failure_the_next_caller_tries_again(make_problem: Any) -> None:
     problem = make_problem(entry={"question": "1 + 1?", "answer": "2"})
     recipe = Recipe("chain_sum", 1, "{}", None, question_digest(problem.question))

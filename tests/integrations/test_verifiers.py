@@ -91,18 +91,6 @@ if __name__ == "__main__":
 """
 """The tasksets of a source of the page. The last line must fail."""
 
-STARTS = """
-import asyncio
-from unittest.mock import patch
-from reasoning_gym_environment import Tasks, load_environment
-
-with patch.object(Tasks, "__init__", autospec=True, side_effect=Tasks.__init__) as start:
-    environment = load_environment()
-    for _ in range(2):
-        asyncio.run(environment.start())
-print(start.call_count)
-"""
-
 
 class Student:
     """Answers each question with the next of its completions, over and over."""
@@ -225,13 +213,6 @@ def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: P
     assert found["shuffled"] != rows
     assert not any(is_held_out(row["prompt"]) for row in rows)
     assert all(is_held_out(row["prompt"]) for row in found["held out"]["rows"])
-
-
-@pytest.mark.libraries
-def test_all_event_loops_of_a_process_share_the_grading_workers(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "starts.py").write_text(STARTS)
-    done = of_library(python, ["starts.py"], tmp_path)
-    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
 
 
 @pytest.mark.libraries

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import Grade, PromptedProblem, Tasks
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations import recipe, verl
 from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader
-from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
+from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score
 from reasoning_gym_environment.records import Outcome, Score
 from reasoning_gym_environment.utils.loop_thread import PerProcess
 
@@ -58,13 +57,6 @@ def test_the_fields_of_a_completion(problem: PromptedProblem) -> None:
     assert score(problem, right, reward_router_address="127.0.0.1:1", reward_model_tokenizer=object()) == RIGHT
 
 
-def test_a_batch(problem: PromptedProblem) -> None:
-    texts = [f"<answer>{problem.entry['answer']}</answer>", "<answer>x</answer>"] * 16
-    rows = [Recipe.of(problem).as_row()] * len(texts)
-    results = compute_scores([""] * len(texts), texts, [""] * len(texts), rows)
-    assert [result["score"] for result in results] == [1.0, 0.0] * 16
-
-
 def test_an_unscored_completion_is_not_wrong(
     problem: PromptedProblem, tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,23 +74,6 @@ def test_an_unscored_completion_is_not_wrong(
     row = {**Recipe.of(problem).as_row(), "question_digest": "other"}
     with pytest.raises(UnscoredError, match="same release of reasoning-gym"):
         score(problem, "<answer>right</answer>", row=row)
-
-
-@pytest.mark.parametrize(
-    ("extra_info", "settings", "message"),
-    [
-        (None, {}, "export --items"),
-        ({"index": 3}, {}, "export --items"),
-        ({}, {"scoring_timeout": 3}, "scoring_timeout"),
-    ],
-)
-def test_a_row_or_a_setting_that_cannot_work_is_refused(
-    problem: PromptedProblem, extra_info: dict[str, Any] | None, settings: dict[str, Any], message: str
-) -> None:
-    # Invalid settings come with a valid row.
-    row = Recipe.of(problem).as_row() if settings else extra_info
-    with pytest.raises(EnvironmentSetupError, match=message):
-        compute_score("reasoning_gym/chain_sum", "<answer>1</answer>", "1", row, **settings)
 
 
 async def test_a_caller_may_have_an_event_loop(problem: PromptedProblem) -> None:

@@ -33,10 +33,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn, get_dataset_class
-from verl.utils.import_utils import load_extern_object
 from verl.workers.reward_manager import get_reward_manager_cls
 
-import reasoning_gym_environment.integrations.verl
 from reasoning_gym_environment import PromptedProblem, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
@@ -164,15 +162,6 @@ async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
     await compare_rewards(RewardLoopWorker(configuration("naive")), groups, rows, tokenizer)
 
 
-@pytest.mark.parametrize("manager", ["dapo", "gdpo"])
-async def test_attacks_earn_with_other_managers_what_they_earn_elsewhere(
-    groups: list[Group], rows: RLHFDataset, tokenizer: PreTrainedTokenizerBase, manager: str
-) -> None:
-    attacks = len(groups) - 1
-    worker = RewardLoopWorker(configuration(manager))
-    await compare_rewards(worker, groups[attacks:], [rows[attacks]], tokenizer)
-
-
 async def compare_rewards(
     worker: RewardLoopWorker,
     groups: list[Group],
@@ -244,15 +233,6 @@ def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
     assert get_custom_reward_fn(config) is not None
     with pytest.raises(EnvironmentSetupError, match="no such file"):
         create_rl_dataset([str(tmp_path / "levels.sqlite")], config.data, None, None)
-
-
-def test_releases_before_0_7_load_the_function_from_its_file(groups: list[Group]) -> None:
-    from_file = load_extern_object(reasoning_gym_environment.integrations.verl.__file__, "compute_score")
-    problem = groups[0].problem
-    row = row_of(0, problem)
-    completion = f"<answer>{problem.entry['answer']}</answer>"
-    result = from_file(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
-    assert result["score"] == 1.0
 
 
 def test_the_metrics_of_a_validation() -> None:
@@ -394,18 +374,3 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
         expected_advantages = (of_group - of_group.mean()) / (of_group.std() + 1e-6)
         members = [number for number, name in enumerate(uids) if name == uid]
         assert torch.allclose(made.batch["advantages"][members, 0], expected_advantages)
-
-
-async def test_a_manager_with_workers_of_its_own(
-    config: DictConfig,
-    groups: list[Group],
-    rows: RLHFDataset,
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    worker = RewardLoopWorker(configuration("remote"))
-    right = f"<answer>{groups[0].problem.entry['answer']}</answer>"
-    batches = [
-        batch_of(rows[0], [right], tokenizer),
-        batch_of(rows[len(rows) - 1], ["<answer>while True: pass</answer>"], tokenizer),
-    ]
-    assert await rewards_of(worker, batches) == [1.0, None]

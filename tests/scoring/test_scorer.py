@@ -49,14 +49,6 @@ async def test_an_empty_answer_is_graded_if_the_item_has_an_empty_answer(
     ]
 
 
-async def test_without_any_answer_the_verifier_is_not_asked(make_problem: Any, make_completion: Any) -> None:
-    grader = FakeGrader({})
-    [score] = await Scorer(grader).score(make_problem(), [make_completion("nothing")])
-    assert (score.outcome, score.value) == (Outcome.FORMAT_FAILURE, 0.0)
-    assert grader.calls == []
-    assert await Scorer(grader).score(make_problem(), []) == []
-
-
 async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: Any) -> None:
     for verdict, outcome in (
         (Verdict(1.0), Outcome.CORRECT),

@@ -22,7 +22,7 @@ import pytest
 
 from testing.support import wait_for
 
-from .cluster import GPUS_PER_NODE, NODES, Cluster, missing_requirement, slurm_cluster
+from .cluster import NODES, Cluster, missing_requirement, slurm_cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
@@ -223,29 +223,6 @@ def assert_closed_in_order(job: Job, times: int) -> None:
 
 
 # --- the tests
-
-
-def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) -> None:
-    job = submit(is_exclusive=True, steps=BATCHES, exit_code=3)
-    job.wait(job.has_ended, "the trainer to end")
-    described = job.wait_until_ended()
-    job.show()
-    assert (described["JobState"], described["ExitCode"]) == ("FAILED", "3:0")
-    assert "trainer ended with exit code 3" in job.log()
-    batches = job.batches()
-    assert [batch["step"] for batch in batches] == list(range(BATCHES))
-    promised = {
-        "ATROPOS_URL": "http://n1:8000",
-        "INFERENCE_URLS": "http://n2:9001,http://n3:9001",
-        "MASTER_ADDR": "n1",
-        "CUDA_VISIBLE_DEVICES": ",".join(str(number) for number in range(GPUS_PER_NODE)),
-        "SLURM_PROCID": "0",
-    }
-    assert promised.items() <= batches[0].items()
-    logs = {path.stem for path in (job.run_dir / "logs").iterdir()}
-    assert logs == {"run-api-0", "inference-0", "inference-1", "trainer-0", "environments-0"}
-    assert_closed_in_order(job, times=1)
-    assert job.dumped(0)
 
 
 def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:

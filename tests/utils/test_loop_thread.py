@@ -48,14 +48,6 @@ def test_concurrent_first_calls_share_one_start() -> None:
     assert starts.count == 2
 
 
-def test_a_failed_start_is_tried_again_by_the_next_call() -> None:
-    shared = PerProcess[int]()
-    starts = Starts(failures=1)
-    found = get_in_threads(shared, starts)
-    assert [isinstance(outcome, EnvironmentSetupError) for outcome in found].count(True) == 1
-    assert starts.count == 2
-
-
 @linux_only
 def test_a_forked_process_makes_its_own_even_in_the_middle_of_a_start() -> None:
     shared = PerProcess[int]()

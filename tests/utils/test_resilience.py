@@ -20,7 +20,6 @@ from reasoning_gym_environment.utils.resilience import (
     supervise,
     with_deadline,
 )
-from testing.process_table import until
 
 
 async def result(after_s: float, ended: list[str]) -> str:
@@ -84,36 +83,6 @@ async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_
     assert made == list(range(20))
 
 
-async def test_a_call_without_a_thread_fails_and_the_next_call_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    background, made = BackgroundCalls("test"), []
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(OSError, match="new thread"):
-            await background.submit(made.append, 1)
-    assert not background._has_thread
-    await background.submit(made.append, 2)
-    assert made == [2]
-
-
-async def test_any_number_of_calls_has_one_thread_which_ends_with_them() -> None:
-    background = BackgroundCalls("test of threads")
-    gate = threading.Event()
-
-    def threads() -> int:
-        return sum(thread.name == "test of threads" for thread in threading.enumerate())
-
-    calls = [background.submit(gate.wait) for _ in range(500)]
-    assert threads() == 1
-    gate.set()
-    await asyncio.gather(*calls)
-    await until(lambda: threads() == 0)
-    assert not background._has_thread
-
-
 PROGRAM = """
 import asyncio, threading
 from reasoning_gym_environment.utils.resilience import BackgroundCalls
@@ -138,26 +107,10 @@ async def test_what_is_watched_ends_the_others_and_their_errors_end_it() -> None
     assert len(ended) == 3
 
 
-async def test_an_error_from_before_the_supervision_is_raised_too() -> None:
-    failed = asyncio.ensure_future(fail())
-    await asyncio.wait([failed])
-    with pytest.raises(ValueError, match="no"):
-        await supervise(failed)
-    with pytest.raises(ValueError, match="no"):
-        await supervise(result(60, []), failed)
-
-
 # --- outages and repeated events
 
 
 LOGGER = logging.getLogger("test")
-
-
-def test_waits_double_up_to_the_longest_and_start_over() -> None:
-    outage = Outage(LOGGER, "The server", first_delay_s=1.0, max_delay_s=5.0)
-    assert [outage.failed("x") for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
-    outage.over()
-    assert outage.failed("x") == 1.0
 
 
 def test_an_outage_is_told_at_the_beginning_every_minute_and_at_the_end_and_counted(

@@ -48,21 +48,6 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
     ]
 
 
-async def test_the_signals_do_afterwards_what_they_did_before() -> None:
-    def handle(*_: object) -> None:
-        pass
-
-    async def nothing() -> None:
-        assert signal.getsignal(signal.SIGTERM) is not handle
-
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        await run_then_close(nothing(), nothing())
-        assert signal.getsignal(signal.SIGTERM) is handle
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 PROGRAM = """
 import asyncio, logging, os, sys
 from reasoning_gym_environment.utils.shutdown import run_then_close

@@ -10,7 +10,6 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from reasoning_gym_environment.verification.forms import FORMS, READERS
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.markup import MAX_CHARS, strip_markup
 from reasoning_gym_environment.verification.questions import is_sound
-from reasoning_gym_environment.verification.readers import number
 from reasoning_gym_environment.verification.validators import VALIDATORS
 from testing.hostile_answers import HOSTILE_ANSWERS
 from testing.reference_answers import is_right, reference_answer
@@ -87,16 +85,6 @@ def test_typographic_signs_mean_the_same_as_plain_signs(task: str) -> None:
         written = [answer.replace(plain, sign) for plain, signs in TYPOGRAPHIC.items() for sign in signs]
         refused = [text for text in written if not is_right(task, entry, text)]
         assert not refused, (answer, refused)
-
-
-EMPTY = [("ab", "Return the final state of the program."), ("string_manipulation", "Output the final string.")]
-
-
-@pytest.mark.parametrize(("task", "question"), EMPTY)
-def test_an_empty_answer_is_right_if_nothing_is_left(task: str, question: str) -> None:
-    entry = {"question": question, "answer": "", "metadata": {"source_dataset": task}}
-    assert all(is_right(task, entry, answer) for answer in ("", '""', "''"))
-    assert not any(is_right(task, entry, answer) for answer in ("a", "A#", "[a]", "empty?"))
 
 
 def respaced(separator: str) -> Callable[[str], str]:
@@ -308,11 +296,3 @@ def test_any_character_of_unicode_may_stand_anywhere() -> None:
                     check(entry, text)
                 except CHECK_ERRORS:
                     continue
-
-
-def test_digits_of_other_scripts_are_no_numbers() -> None:
-    for text in ("٣", "³", "Ⅲ", "三"):
-        with pytest.raises(ValueError):
-            number(text)
-    assert number("－３．５０") == Fraction(-7, 2)
-    assert number("−3.50") == Fraction(-7, 2)

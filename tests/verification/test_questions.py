@@ -16,8 +16,6 @@ from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECKS
 from reasoning_gym_environment.verification.questions import (
     QUESTIONS,
-    continuations,
-    family_relationships_clarified,
     is_sound,
     mended,
     rounded,
@@ -124,29 +122,6 @@ def test_a_question_with_two_readings_gets_a_sentence(task: str) -> None:
     pytest.fail(f"no question of {task} says {CLARIFIED[task]!r}, the last: {questions[-1]!r}")
 
 
-@pytest.mark.parametrize(
-    ("person", "sentence"),
-    [("Willow", "Willow is female."), ("Mason", "Mason is male."), ("Mary", ""), ("Peter", "")],
-)
-def test_a_name_of_men_and_women_gets_a_sentence(person: str, sentence: str) -> None:
-    assert family_relationships_clarified({"question": "?", "answer": "?", "metadata": {"person1": person}}) == sentence
-
-
-@pytest.mark.parametrize(
-    ("terms", "expected"),
-    [
-        ([2, 4, 6, 8], {10}),
-        ([1, 4, 9, 16, 25], {36}),
-        ([3, 6, 12, 24], {48}),
-        ([1, 1, 2, 3, 5], {8}),
-        ([5, 2, 4, 3], set()),
-        ([1, 2], set()),
-    ],
-)
-def test_simple_rules_of_a_sequence(terms: list[int], expected: set[int]) -> None:
-    assert set(continuations(terms)) == expected
-
-
 @given(st.fractions(max_denominator=10**9), st.integers(1, 20))
 def test_a_number_is_rounded_once_to_its_digits_and_half_away_from_zero(value: Fraction, digits: int) -> None:
     found = Fraction(rounded(value, digits))
@@ -189,10 +164,6 @@ def test_the_examples_of_rearc_show_the_colours_of_the_answer_and_that_something
     assert is_sound("rearc", {"question": question, "answer": answer, "metadata": {}}) == sound
 
 
-def test_an_item_of_rearc_whose_examples_change_nothing_is_replaced() -> None:
-    assert not is_sound("rearc", item("rearc", 80))
-
-
 @pytest.mark.parametrize(
     ("outputs", "answer", "sound"),
     [
@@ -206,7 +177,3 @@ def test_the_examples_of_list_functions_show_that_the_rule_counts(outputs: list[
     examples = [f"Input {number}: [5]\nOutput {number}: {output}" for number, output in enumerate(outputs, 1)]
     question = "Examples:\n" + "\n".join(examples) + "\n\n\nInput: [5, 5]\nOutput:\n"
     assert is_sound("list_functions", {"question": question, "answer": answer, "metadata": {}}) == sound
-
-
-def test_a_count_that_may_be_yes_or_no_is_replaced() -> None:
-    assert not is_sound("list_functions", item("list_functions", 45))

@@ -120,15 +120,6 @@ async def test_failures_name_task_seed_and_cause_and_cost_no_worker(generator: P
         assert await act(generator, "answer") is None
 
 
-async def test_a_config_that_no_worker_can_read_is_an_error_and_costs_no_worker(
-    generator: ProcessGenerator, unreadable: object
-) -> None:
-    with counting(generator, items=1, failed=1):
-        with pytest.raises(GenerationError, match=r"misbehaves with seed 1: a worker cannot read it: ModuleNotFound"):
-            await generator.generate(TASK, SEED, {"act": unreadable})
-        assert await act(generator, "answer") is None
-
-
 async def test_what_a_task_prints_or_writes_is_gone_with_its_item(
     generator: ProcessGenerator, capfd: pytest.CaptureFixture[str]
 ) -> None:

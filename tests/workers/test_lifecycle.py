@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import signal
 import sys
@@ -12,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import Verdict, VerdictStatus
+from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import Verifier
 from reasoning_gym_environment.workers import confinement
-from reasoning_gym_environment.workers.confinement import Layers, _hides_files
+from reasoning_gym_environment.workers.confinement import Layers
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from reasoning_gym_environment.workers.grading_worker import GradingStart, _contained, _describe_end, _prepare
+from reasoning_gym_environment.workers.grading_worker import GradingStart, _prepare
 from reasoning_gym_environment.workers.protocol import Imports
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from testing.process_table import linux_only, parents, until, workers_of
@@ -79,20 +77,6 @@ async def test_a_dataset_reads_the_files_beside_its_module(grader: SandboxGrader
 # --- how a child ends ---
 
 
-async def test_any_signal_may_end_a_child() -> None:
-    for number in signal.valid_signals():
-        verdict = _describe_end(number)
-        assert verdict.status == VerdictStatus.CRASHED and verdict.detail, number
-
-
-async def test_a_check_that_runs_out_of_memory_is_reported_as_such() -> None:
-    def check_fails(verifier: Verifier) -> Verdict:
-        raise MemoryError
-
-    assert _contained(lambda **_: 0.0, check_fails).status == VerdictStatus.MEMORY
-    assert _contained(lambda **_: 0.0, lambda verifier: Verdict(1.0)).status == VerdictStatus.SCORED
-
-
 # --- starting ---
 
 
@@ -101,12 +85,6 @@ async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(confinement, "detect", lambda: Layers(landlock=1, limits=True))
     with pytest.raises(EnvironmentSetupError, match=r"got Landlock ABI 1 \+ rlimits; not active: seccomp"):
         _prepare(GradingStart("require", Imports(())))
-
-
-async def test_a_trial_of_a_layer_that_was_killed_does_not_count_as_a_missing_layer() -> None:
-    assert not _hides_files(lambda: None, errno.ENOENT)
-    with pytest.raises(OSError, match="was killed"):
-        _hides_files(lambda: os.kill(os.getpid(), signal.SIGKILL), errno.ENOENT)
 
 
 @slow

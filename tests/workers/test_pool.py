@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 from collections import Counter
 from collections.abc import Awaitable
 
@@ -83,14 +82,6 @@ async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog:
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
 
 
-async def test_a_worker_that_raises_is_reported_with_its_own_exit_status() -> None:
-    worker = WorkerProcess("none", "A raising worker", "start")
-    worker._module = "tests.workers.raising_worker"
-    await worker.start()
-    with pytest.raises(WorkerDiedError, match=r"it ended with exit status 1$"):
-        await worker.ask(pickle.dumps("raise"), 600.0)
-
-
 async def test_work_waits_while_no_worker_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,15 +97,6 @@ async def test_work_waits_while_no_worker_can_be_started(
     worker.can_start = True
     await asyncio.gather(*calls)
     assert (served, counts) == (["a", "b"], {"worker_restarts": 1})
-
-
-async def test_a_request_before_the_start_fails_and_later_requests_succeed() -> None:
-    pool = WorkerPool(PretendedWorker, 1, Counter(), logging.getLogger("pool"))
-    with pytest.raises(PoolClosedError, match="not started"):
-        await ask(pool, "early")
-    await pool.start()
-    assert await ask(pool, "a") == b"a"
-    await pool.close()
 
 
 async def test_closing_answers_everyone_and_leaves_no_worker(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,19 +127,3 @@ async def test_the_spare_worker_starts_once_all_workers_have_been_busy(monkeypat
     assert counts == {}
     await pool.close()
     assert not spare.is_running
-
-
-async def test_a_request_is_prepared_when_a_worker_is_idle_and_one_that_cannot_be_prepared_keeps_the_worker() -> None:
-    pool, [worker], _ = await started()
-    worker.may_go_on.clear()
-    busy = asyncio.ensure_future(ask(pool, "busy"))
-    await asyncio.sleep(0)
-    parts = ["a"]
-    waiting = asyncio.ensure_future(pool.ask(lambda: Request("".join(parts).encode(), 1.0), "parts"))
-    await asyncio.sleep(0)
-    parts.append("b")
-    worker.may_go_on.set()
-    assert (await busy, await waiting) == (b"busy", b"ab")
-    with pytest.raises(ZeroDivisionError):
-        await pool.ask(lambda: Request(b"", 1 / 0), "nothing")
-    assert await ask(pool, "next") == b"next"

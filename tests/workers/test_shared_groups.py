@@ -16,7 +16,7 @@ from reasoning_gym_environment.workers import grader as grader_module
 from reasoning_gym_environment.workers import pool
 from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, SandboxGrader
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from testing.process_table import linux_only, until
+from testing.process_table import linux_only
 
 from .conftest import grading
 
@@ -140,23 +140,6 @@ async def test_any_mixture_of_calls_gives_each_answer_the_verdict_that_it_has_al
     assert not grader._waiting
 
 
-async def test_calls_of_one_turn_share_a_group_and_a_cancelled_call_does_not_end_it(
-    grader: SandboxGrader, sent: list[tuple[str, ...]]
-) -> None:
-    before = Counter(grader.metrics())
-    name = "turn"
-    answers = [f"other {number}" for number in range(7)] + ["hang"]
-    calls = [asyncio.create_task(grader.grade(TASK, {}, problem(name), [answer])) for answer in answers]
-    await until(lambda: bool(sent))
-    calls[3].cancel()
-    results: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
-    assert [len(group) for group in sent] == [8]
-    assert isinstance(results.pop(3), asyncio.CancelledError)
-    assert found(results.pop()) == [(0.0, VerdictStatus.TIMEOUT)]
-    assert all(found(verdicts) == [(0.25, VerdictStatus.SCORED)] for verdicts in results)
-    assert "grading/worker_restarts" not in Counter(grader.metrics()) - before
-
-
 async def test_a_score_is_remembered_and_any_other_verdict_is_not(
     grader: SandboxGrader, sent: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,17 +170,3 @@ async def test_a_call_whose_answer_kills_workers_does_not_cost_the_calls_that_sh
         [none], [killed], [right] = await asyncio.gather(*calls)
         assert (none.value, right.value) == (0.25, 1.0)
         assert killed.status is VerdictStatus.CRASHED
-
-
-async def test_a_call_that_is_cancelled_while_it_waits_is_not_graded(
-    grader: SandboxGrader, sent: list[tuple[str, ...]]
-) -> None:
-    busy = asyncio.create_task(grader.grade(TASK, {}, problem("busy"), ["hang"]))
-    await asyncio.sleep(0.01)
-    waiting = asyncio.create_task(grader.grade(TASK, {}, problem("waiting"), ["hang"]))
-    await asyncio.sleep(0.01)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert not grader._waiting
-    assert found(await busy) == [(0.0, VerdictStatus.TIMEOUT)]
-    assert len(sent) == 1
