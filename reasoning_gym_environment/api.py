@@ -539,7 +539,7 @@ _sandbox = PerProcess[tuple[LoopThread, Runtime]]()
 
 def _start_sandbox() -> tuple[LoopThread, Runtime]:
     settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
-    runtime = Runtime(settings, makes_items=False, serves_tasks=False)
+    runtime = Runtime(settings, grades_only=True)
     return LoopThread(runtime), runtime
 
 

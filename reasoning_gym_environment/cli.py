@@ -69,10 +69,6 @@ COMMANDS = {
         "make or show a store of levels, with which the difficulty follows the rewards in other trainers",
         after_signal="",
     ),
-    "benchmark": Command(
-        "commands.benchmark:main",
-        "check that this machine makes the same held-out questions as another",
-    ),
     "grade-server": Command(
         "commands.http_servers:grade_server",
         "grade completions over HTTP for other trainers",
@@ -82,11 +78,6 @@ COMMANDS = {
         "commands.http_servers:openenv",
         "serve the tasks as an OpenEnv environment",
         after_signal="",
-    ),
-    "regrade": Command(
-        "commands.regrade:main",
-        "score saved completions again, without inference",
-        RESUMES,
     ),
 }
 

@@ -4,7 +4,7 @@
     SamplingSettings ────> runtime.item_source(): chooses the next item
     EvaluationSettings ──> runtime.held_out(): the questions that training excludes
 
-The environment for Atropos, the Python interface (api.py), `regrade` and `audit` use this module.
+The environment for Atropos and the Python interface (api.py) use this module.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 class Runtime:
     """Tasks, and the worker processes that make and grade their items.
 
-    Call `start` and `close`, or use `async with`. Without `makes_items` there are no generation workers. Without
-    `serves_tasks` there are neither `catalog` nor `ladders`, which take a second or two to build. Then every task of
-    reasoning-gym can be made and graded. `item_timeout_s` is the processor time that an item may take.
+    Call `start` and `close`, or use `async with`. If it `grades_only`, there are no generation workers, and
+    neither `catalog` nor `ladders`, which take a second or two to build. Then every task of reasoning-gym can be
+    graded. `item_timeout_s` is the processor time that an item may take.
     """
 
     library: library.Library
@@ -61,14 +61,12 @@ class Runtime:
         self,
         settings: TasksSettings,
         *,
-        makes_items: bool = True,
-        serves_tasks: bool = True,
+        grades_only: bool = False,
         item_timeout_s: float = ITEM_TIMEOUT_S,
     ) -> None:
         self.settings = settings
         self._previewed: dict[str, Ladder] = {}
-        self._makes_items = makes_items
-        self._serves_tasks = serves_tasks
+        self._grades_only = grades_only
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             has_spare=settings.num_generation_workers is None,
@@ -90,17 +88,15 @@ class Runtime:
     async def start(self) -> None:
         """Start the workers and find the tasks, concurrently. Raises EnvironmentSetupError if either fails."""
         starts = [self.grader.start()]
-        if self._makes_items:
+        if not self._grades_only:
             starts.insert(0, self.generator.start())
         # Each worker imports reasoning-gym, as this process does, which takes a second or more.
         starting = asyncio.gather(*starts, return_exceptions=True)
         try:
             self.library = await asyncio.to_thread(library.load)
-            if self._serves_tasks:
+            if not self._grades_only:
                 self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
                 self.ladders = await self._build_ladders()
-            else:
-                library.import_modules(self.settings.task_modules)
             for error in await starting:
                 if error is not None:
                     raise error

@@ -277,7 +277,7 @@ def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:
 def test_a_file_that_cannot_be_used_is_named_with_the_reason(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(cli, "_run", lambda arguments: Path("missing/file").write_text(""))
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["regrade"])
+        cli.main(["report"])
     text = "cannot use missing/file: No such file or directory. Check that it exists and"
     assert text in capsys.readouterr().err
 
@@ -291,7 +291,7 @@ def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch:
     ends("train", 2, "'train': expected one of tasks, ")
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         monkeypatch.setattr(cli, "_run", lambda arguments, number=number: signal.raise_signal(number))
-        ends("regrade", code, "reasoning-gym-env: interrupted. The same command resumes where it stopped.\n")
+        ends("evaluate", code, "reasoning-gym-env: interrupted. The same command resumes where it stopped.\n")
         ends("audit", code, "reasoning-gym-env: interrupted. The same command starts again from the beginning.\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

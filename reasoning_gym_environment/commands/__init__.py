@@ -1,1 +1,1 @@
-"""Commands that a person runs beside training: audit, export, regrade, tasks."""
+"""Commands that a person runs beside training: audit, export, levels, tasks, and servers."""

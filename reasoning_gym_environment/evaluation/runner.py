@@ -27,7 +27,7 @@ from ..inference.prompts import Message, Prompts, RequestParameters
 from ..records import Completion, Outcome, Problem
 from ..sampling.seeds import question_digest
 from ..scoring.rewards import base_reward
-from ..scoring.scorer import Scorer, score_with_retry
+from ..scoring.scorer import Scorer
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
 from ..storage.files import EVALUATION_SETTINGS
@@ -241,7 +241,10 @@ async def graded_sample(
     partial_credit: PartialCredit,
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
-    [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
+    [score] = await scorer.score(problem, [completion], thinking_opened=thinking_opened)
+    if not score.outcome.is_scored and not completion.invalid_reason:
+        # The grader can fail because the machine is busy. The second attempt then usually succeeds.
+        [score] = await scorer.score(problem, [completion], thinking_opened=thinking_opened)
     watch.observe(problem, [completion], [score])
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, messages, attempt, unscored_fields(score.outcome.value), completion)

@@ -86,7 +86,9 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     notes = []
     releases = _differing(first, second, RELEASES)
     if releases:
-        notes.append(f"Graded by different releases: {releases}. To grade both by one release, use `regrade`.")
+        notes.append(
+            f"Graded by different releases: {releases}. To grade both by one release, use examples/regrade.py."
+        )
     differing = _differing(first, second, SAMPLED)
     if differing:
         notes.append(f"Not asked alike: {differing}.")

@@ -97,27 +97,3 @@ def _log_score(task: str, number: int, score: Score) -> None:
         score.outcome.value,
         score.explanation,
     )
-
-
-async def score_with_retry(
-    scorer: Scorer,
-    problem: Problem,
-    completions: Sequence[Completion],
-    *,
-    thinking_opened: bool,
-) -> list[Score]:
-    """Score the completions. If the grader fails to score some of them, score these completions a second time.
-
-    The grader can fail because the machine is busy. The second attempt then usually succeeds.
-    """
-    scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
-    failed = []
-    for number, (completion, score) in enumerate(zip(completions, scores, strict=True)):
-        if not score.outcome.is_scored and not completion.invalid_reason:
-            failed.append(number)
-    if failed:
-        again = [completions[number] for number in failed]
-        new_scores = await scorer.score(problem, again, thinking_opened=thinking_opened)
-        for number, score in zip(failed, new_scores, strict=True):
-            scores[number] = score
-    return scores

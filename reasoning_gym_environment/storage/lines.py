@@ -163,22 +163,15 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
     completion = rollout.completion
     return {
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],
-        **reward_fields(rollout.score, rollout.reward, rollout.base_reward),
+        "score": rollout.reward,
+        "reward": rollout.reward,
+        "verifier_score": rollout.score.value,
+        **scored_fields(rollout.score, rollout.base_reward),
+        "answer": rollout.score.answer,
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.tokens),
         "num_completion_tokens": completion.num_completion_tokens,
         "mask_reason": rollout.mask_reason,
-    }
-
-
-def reward_fields(score: Score, reward: float, base_reward: float) -> dict[str, Any]:
-    """The fields of a rollout about its score, and about the reward that follows from it."""
-    return {
-        "score": reward,
-        "reward": reward,
-        "verifier_score": score.value,
-        **scored_fields(score, base_reward),
-        "answer": score.answer,
     }
 
 
@@ -309,7 +302,7 @@ def group_in(record: Mapping[str, Any], number: int = 0) -> DumpedGroup:
 
 
 def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
-    rollouts = rollouts_in(record)
+    rollouts = _rollouts(record)
     scores = record.get("scores") or [rollout["score"] for rollout, _ in rollouts]
     rewards = tuple(map(float, scores))
     if not rewards or not all(map(math.isfinite, rewards)):
@@ -342,7 +335,7 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
     )
 
 
-def rollouts_in(record: Mapping[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, str]]]]:
+def _rollouts(record: Mapping[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, str]]]]:
     """The fields and the conversation of each rollout of a group's line."""
     if "rollouts" in record:
         return [(rollout, rollout["conversation"]) for rollout in record["rollouts"]]

@@ -16,14 +16,12 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import cli
-from reasoning_gym_environment.commands import export, regrade
+from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report import main as report
 from reasoning_gym_environment.storage.lines import files_of
 from reasoning_gym_environment.utils.terminal import MOST
-from testing.report_samples import group_line, write_lines, write_results
-
-from .test_regrade import sample as regradable
+from testing.report_samples import group_line, sample, write_lines, write_results
 
 ODD: list[Any] = [None, True, -1, 1e300, "", "\u202e\x00<b>", [], {"a": []}]
 
@@ -31,7 +29,7 @@ ODD: list[Any] = [None, True, -1, 1e300, "", "\u202e\x00<b>", [], {"a": []}]
 def lines_with_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
     """Lines of each kind in which one field, or one field of a rollout, has another value or is missing."""
     group = group_line("gcd", 1, 1, [1.0, 0.0], Random(1))
-    answered = regradable("<answer>1</answer>", index=1, manifest="m")
+    answered = sample("gcd", "arithmetic", 1, 0, "correct", "m", Random(1))
     unanswered = {**answered, "messages": answered["messages"][:1]}
     for line in (group, answered, unanswered):
         for name in line:
@@ -49,7 +47,6 @@ def run_all(path: str | Path, folder: Path) -> set[str]:
     commands = {
         "report": (report.main, ["-o", f"{folder}.html"]),
         "export": (export.main, ["--to", f"{folder}.export", "--min-score", "0"]),
-        "regrade": (regrade.main, ["--to", f"{folder}.regraded"]),
     }
     succeeded = set()
     for name, (main, arguments) in commands.items():
@@ -70,13 +67,14 @@ def test_no_value_in_a_line_ends_a_command_in_a_traceback(tmp_path: Path, in_pro
     for number, lines in enumerate(by_name.values()):
         path = write_lines(tmp_path / f"in{number}" / "lines.jsonl", lines)
         succeeded |= run_all(path, tmp_path / f"out{number}")
-    assert succeeded == {"report", "export", "regrade"}
+    assert succeeded == {"report", "export"}
 
 
 def test_every_name_of_a_path_leads_to_its_files(
     tmp_path: Path, in_process_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = write_lines(tmp_path / "elsewhere" / "samples.jsonl", [regradable("<answer>1</answer>")])
+    line = sample("gcd", "arithmetic", 1, 0, "correct", "m", Random(1))
+    samples = write_lines(tmp_path / "elsewhere" / "samples.jsonl", [line])
     folder = tmp_path / "\u00fcn\u00ef code"
     folder.mkdir()
     (folder / "samples.jsonl").symlink_to(samples)
@@ -86,8 +84,7 @@ def test_every_name_of_a_path_leads_to_its_files(
     for number, name in enumerate(names):
         out = tmp_path / "out" / str(number)
         out.parent.mkdir(exist_ok=True)
-        assert run_all(name, out) == {"report", "regrade"}, name
-        assert Path(f"{out}.regraded", "samples.jsonl").is_file()
+        assert run_all(name, out) == {"report"}, name
 
 
 def test_a_folder_that_cannot_be_read_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +144,6 @@ EMPTY = [
     ["report", "samples.jsonl", "--output="],
     ["export", "", "--to=out"],
     ["export", "samples.jsonl", "--to="],
-    ["regrade", ""],
-    ["regrade", "samples.jsonl", "--to="],
-    ["benchmark", "--check="],
     ["audit", ""],
     ["audit", "gcd", " , "],
     ["audit", "gcd", "--json="],
@@ -163,7 +157,7 @@ def test_an_empty_name_is_refused_and_means_neither_this_folder_nor_all_tasks(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_lines(Path("samples.jsonl"), [regradable("<answer>1</answer>")])
+    Path("samples.jsonl").touch()
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)
     assert end.value.code == 2

@@ -78,5 +78,5 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
     newer = replace(second, parameters={**second.parameters, "reasoning_gym_version": "0.1.26"})
     assert compare(first, newer).notes == [
         "Graded by different releases: reasoning-gym 0.1.25 against 0.1.26. To grade both by one release, use "
-        "`regrade`."
+        "examples/regrade.py."
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reasoning_gym_environment.records import FormatFailure, Outcome, Verdict, VerdictStatus
-from reasoning_gym_environment.scoring.scorer import Scorer, score_with_retry
+from reasoning_gym_environment.scoring.scorer import Scorer
 
 
 class FakeGrader:
@@ -62,37 +62,6 @@ async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: 
     ):
         [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
         assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
-
-
-class GraderOfABusyMachine(FakeGrader):
-    """The first call has no verdict for some of the answers."""
-
-    async def grade(
-        self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
-    ) -> list[Verdict]:
-        verdicts = await super().grade(task, config, entry, answers)
-        if len(self.calls) > 1:
-            return verdicts
-        return [Verdict(0.0, VerdictStatus.CRASHED) if answer == "late" else verdicts[0] for answer in answers]
-
-
-async def test_only_what_the_grader_failed_to_score_is_graded_again(make_problem: Any, make_completion: Any) -> None:
-    grader = GraderOfABusyMachine({"5": Verdict(1.0), "late": Verdict(0.5)})
-    completions = [
-        make_completion("<answer>5</answer>"),
-        make_completion("<answer>late</answer>"),
-        make_completion("<answer>5</answer>", logprobs=None, invalid_reason="no log probabilities"),
-        make_completion("none"),
-    ]
-    scores = await score_with_retry(Scorer(grader), make_problem(), completions, thinking_opened=False)
-    assert [answers for *_, answers in grader.calls] == [["5", "late"], ["late"]]
-    assert [score.value for score in scores] == [1.0, 0.5, 0.0, 0.0]
-    assert [score.outcome for score in scores] == [
-        Outcome.CORRECT,
-        Outcome.PARTIAL,
-        Outcome.BAD_REPLY,
-        Outcome.FORMAT_FAILURE,
-    ]
 
 
 async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:

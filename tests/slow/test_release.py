@@ -123,10 +123,8 @@ CALLS = {
     "evaluate": (f"evaluate {PLAN}", "Planned: 5 requests"),
     "report": ("report sample_run -o report.html", "report.html"),
     "export": ("export sample_run/data_dumps --to exported", "rows of"),
-    "regrade": ("regrade dumps --to regraded", "The new lines are in regraded"),
     "export --items": ("export --items eval --tasks chain_sum --to held_out", "5 held-out questions"),
     "levels": ("levels levels.sqlite --create --tasks chain_sum --group-size 8", "1 tasks with"),
-    "benchmark": ("benchmark --check held_out", "All 5 questions are the same here"),
 }
 """A call of each command that needs no server, and a part of what it prints."""
 SERVERS = {"serve", "grade-server", "openenv"}
@@ -139,9 +137,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("folder")
     with tarfile.open(ROOT / "docs" / "sample_run.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    (folder / "dumps").mkdir()
-    last = sorted(folder.glob("sample_run/data_dumps/*_rollouts_*.jsonl"))[-1]
-    shutil.copy(last, folder / "dumps")
     return folder
 
 
