@@ -1,1 +1,1 @@
-"""Common parts of the benchmarks with real runs: inference servers, a trainer, the process table, the dumps."""
+"""Common parts of the benchmarks with real runs: `serve` with all around it, inference servers, the process table."""

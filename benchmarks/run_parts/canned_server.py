@@ -1,4 +1,4 @@
-"""An inference server with one canned answer: python -m run_parts.canned_server PORT DIALECT TOKENS TOKENIZER
+"""An inference server with one canned answer: -m benchmarks.run_parts.canned_server PORT DIALECT TOKENS TOKENIZER
 
 The answer has the shape and the size of a real one: DIALECT `stock` answers as `vllm serve` does, with the text of each
 token, text offsets and the most probable token of each position; `atropos` answers as Atropos' own server does. The log

@@ -1,4 +1,4 @@
-"""The mock inference server with guesses for answers: python -m run_parts.instant_server PORT LATENCY FILE
+"""The mock inference server with guesses for answers: python -m benchmarks.run_parts.instant_server PORT LATENCY FILE
 
 It writes the time of each request to FILE, in seconds of the monotonic clock. Its memory and its work are in
 this process, and so are no part of what is measured.

@@ -1,9 +1,8 @@
-"""What processes hold, read from /proc (Linux): resident memory, file handles, threads, processor time."""
+"""Processor time and memory of processes, read from /proc (Linux)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,78 +12,42 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the table. `started`, in ticks since boot, tells it from a later process with its number.
-
-    `cpu_s` includes the time of children that have ended, because a scoring worker forks a child for each group.
-    """
+    """A process that is no zombie. `cpu_s` includes the time of children that have ended, and `own_cpu_s` does not."""
 
     pid: int
     parent: int
-    session: int
-    started: int
-    threads: int
+    own_cpu_s: float
     cpu_s: float
     rss_mb: float
 
-    @property
-    def identity(self) -> tuple[int, int]:
-        return self.pid, self.started
 
-
-def process_table() -> dict[int, Process]:
-    """Every process that is no zombie."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            pid = int(path.parent.name)
-            cpu_s = sum(map(int, fields[11:15])) / TICKS_PER_S
-            rss_mb = int(fields[21]) * PAGE_MB
-            found[pid] = Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]), cpu_s, rss_mb)
+def with_descendants(pid: int) -> list[Process]:
+    """The process, its children, their children, and so on. The process itself comes first."""
+    table = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _read(path)) is not None]
+    found = [process for process in table if process.pid == pid]
+    for parent in found:
+        # The list grows while the loop runs, so the loop also reaches the children's children.
+        found += [process for process in table if process.parent == parent.pid]
     return found
 
 
-def descendants(pid: int, table: Mapping[int, Process]) -> list[Process]:
-    """Children of `pid`, their children, and so on."""
-    found: list[Process] = []
-    parents = {pid}
-    while parents:
-        children = [process for process in table.values() if process.parent in parents]
-        found += children
-        parents = {process.pid for process in children}
-    return found
-
-
-def handles(pid: int) -> int | None:
-    """Open file handles; None if the process has ended or does not let itself be looked at."""
+def _read(path: Path) -> Process | None:
     try:
-        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - a count, many times a second
+        fields = path.read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    if fields[0] == "Z":
+        return None
+    ticks = [int(field) for field in fields[11:15]]
+    own_cpu_s = sum(ticks[:2]) / TICKS_PER_S
+    cpu_s = sum(ticks) / TICKS_PER_S
+    return Process(int(path.parent.name), int(fields[1]), own_cpu_s, cpu_s, int(fields[21]) * PAGE_MB)
 
 
-def proportional_mb(pid: int) -> float | None:
-    """Resident memory in which a page that n processes share counts 1/n; None as for `handles`."""
+def proportional_mb(pid: int) -> float:
+    """Resident memory in which a page that n processes share counts 1/n. 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return None
+        return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def totals(processes: Iterable[Process]) -> dict[str, float]:
-    """What these hold together. In `rss_mb` memory that they share counts once for each of them."""
-    processes = list(processes)
-    open_handles = [handles(process.pid) for process in processes]
-    return {
-        "processes": len(processes),
-        "rss_mb": sum(process.rss_mb for process in processes),
-        "pss_mb": sum(proportional_mb(process.pid) or 0.0 for process in processes),
-        "threads": sum(process.threads for process in processes),
-        "handles": sum(number or 0 for number in open_handles),
-        "handles_unreadable": sum(number is None for number in open_handles),
-        "cpu_s": sum(process.cpu_s for process in processes),
-    }

@@ -9,29 +9,19 @@ from pathlib import Path
 import aiohttp
 
 GROUP_SIZE = 8
-GROUPS_PER_BATCH = 16
-MAX_TOKENS = 8192
-STEPS_PER_CHECKPOINT = 5
 POLL_S = 0.05
 COUNT_EVERY_S = 0.5
 
 
 class Trainer:
-    """`async with`; then `run` until cancelled, and `drain` when nobody sends any more."""
+    """`async with`; then `register`, and `run` until it is cancelled."""
 
-    def __init__(
-        self,
-        api: str,
-        checkpoints: Path,
-        groups_per_batch: int = GROUPS_PER_BATCH,
-        max_tokens: int = MAX_TOKENS,
-    ) -> None:
+    def __init__(self, api: str, checkpoints: Path, groups_per_batch: int, max_tokens: int) -> None:
         self._api = api
-        self._max_tokens = max_tokens
         self._checkpoints = checkpoints
         self._groups_per_batch = groups_per_batch
-        self.batches = 0
-        self.groups = 0
+        self._max_tokens = max_tokens
+        self._taken = 0
         self.received: list[tuple[float, int]] = []
         """Times on the monotonic clock, and the groups that had reached run-api until then; every COUNT_EVERY_S."""
 
@@ -44,47 +34,15 @@ class Trainer:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._session.close()
 
-    async def run(self) -> None:
-        await self._register()
-        while True:
-            has_batch = await self._take()
-            await self._count()
-            if not has_batch:
-                await asyncio.sleep(POLL_S)
-
-    async def drain(self) -> int:
-        """Take all full batches. Returns the number of groups that stay in run-api's queue."""
-        while await self._take():
-            pass
-        return await self._queue_size()
-
-    async def _queue_size(self) -> int:
-        async with self._session.get("/status") as response:
-            return int((await response.json())["queue_size"])
-
-    async def _count(self) -> None:
-        """Note the groups so far, if it is time."""
-        if not self.received or time.monotonic() - self.received[-1][0] >= COUNT_EVERY_S:
-            queued = await self._queue_size()
-            self.received.append((time.monotonic(), self.groups + queued))
-
-    async def _take(self) -> bool:
-        async with self._session.get("/batch") as response:
-            batch = (await response.json())["batch"]
-        if batch is None:
-            return False
-        self.batches += 1
-        self.groups += len(batch)
-        return True
-
-    async def _register(self) -> None:
+    async def register(self) -> None:
+        """Wait until run-api answers, register, and ask for a batch, which lets environments in."""
         registration = {
-            "wandb_group": "soak",
-            "wandb_project": "soak",
+            "wandb_group": "benchmark",
+            "wandb_project": "benchmark",
             "batch_size": GROUP_SIZE * self._groups_per_batch,
             "max_token_len": self._max_tokens,
-            "checkpoint_dir": str(self._checkpoints),
-            "save_checkpoint_interval": STEPS_PER_CHECKPOINT,
+            "checkpoint_dir": str(self._checkpoints / "checkpoints"),
+            "save_checkpoint_interval": 5,
             "starting_step": 0,
             "num_steps": 10**6,
         }
@@ -92,6 +50,29 @@ class Trainer:
             try:
                 async with self._session.post("/register", json=registration) as response:
                     response.raise_for_status()
-                    return
+                    break
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(POLL_S)
+        await self._take()
+
+    async def run(self) -> None:
+        while True:
+            has_batch = await self._take()
+            await self._count()
+            if not has_batch:
+                await asyncio.sleep(POLL_S)
+
+    async def _take(self) -> bool:
+        async with self._session.get("/batch") as response:
+            batch = (await response.json())["batch"]
+        if batch is None:
+            return False
+        self._taken += len(batch)
+        return True
+
+    async def _count(self) -> None:
+        """Note the groups so far, if it is time."""
+        if not self.received or time.monotonic() - self.received[-1][0] >= COUNT_EVERY_S:
+            async with self._session.get("/status") as response:
+                queued = int((await response.json())["queue_size"])
+            self.received.append((time.monotonic(), self._taken + queued))

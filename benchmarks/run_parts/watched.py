@@ -1,4 +1,4 @@
-"""Runs a module and measures its event loop: python -m run_parts.watched FILE MODULE ARGUMENTS
+"""Runs a module and measures its event loop: python -m benchmarks.run_parts.watched FILE MODULE ARGUMENTS
 
 A step is what the event loop does without a pause: while it lasts, no other request, reply or group gets its turn. FILE
 gets a line for each step of at least a millisecond: the moment on the monotonic clock, the processor time of the step
