@@ -5,8 +5,8 @@ the question: a copy of its last lines, its last number, the last term of a sequ
 level of a task, and at its default config, the answer without work that is right on the largest share of 200 items is
 measured (fewer, if they take longer than `--seconds` to make).
 
-With --write, all shares above 0.3 (0.05 for a task with many right answers, which has a validator) go to the package's
-data/farming.json. tasks/difficulty_ladder.py decides which levels training does not ask. Other tasks stay in the file
+With --write, all shares above 0.3 (0.05 for a task with many right answers, which has a validator) go to guessable.json
+beside this file. benchmarks/facts/levels.py decides which levels training does not ask. Other tasks stay in the file
 as they are.
 """
 
@@ -27,17 +27,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.facts.levels import usable_levels
 from reasoning_gym_environment.commands.audit import CONSTANTS
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
-from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.logic import short_formulas
 from reasoning_gym_environment.verification.questions import is_sound, mended
 from reasoning_gym_environment.verification.validators import VALIDATORS
 
-FILE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "farming.json"
+FILE = Path(__file__).with_name("guessable.json")
 ITEMS, SAMPLE, MOST_CANDIDATES = 200, 60, 60
 MANY_SOLUTIONS, ONE_SOLUTION, HALF = 0.05, 0.3, 0.5
 FIXED = [*CONSTANTS, "infeasible", "No", "Yes", "A", "B", "C", "A → B", "B → C", "A+1", "A+2", "A+3", "A+4", "fill A"]
@@ -151,7 +151,7 @@ def _share(task: str, asked: Sequence[dict[str, Any]], answers: Sequence[str]) -
 
 def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
     limit = MANY_SOLUTIONS if task in VALIDATORS else ONE_SOLUTION
-    levels = [(level.index, level.config) for level in build_ladder(task, keep_constant_answer_levels=True).levels]
+    levels = usable_levels(task).configs.items()
     found = []
     for number, config in [(None, config_of(task, {})), *levels]:
         with contextlib.redirect_stdout(io.StringIO()):

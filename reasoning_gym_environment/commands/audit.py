@@ -36,7 +36,6 @@ from ..storage.files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
-from ..tasks.measured_data import answer_without_work
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
@@ -244,8 +243,9 @@ async def audit(
 
     notes = [] if comparison is None else audit_solver.notes(comparison)
     notes += [f"{level}: {text!r:.30} is right on {share:.0%} of its items" for level, text, share in solved]
-    known = _known_shortcuts(tasks.version, task, problems)
-    notes += known
+    known = build_ladder(task, overrides=tasks.catalog[task].overrides).constant_answer
+    if known:
+        notes.append(known)
     if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
         notes.append("its verifier evaluates answers")
     notes += _notes_on_scores([score for _, score in tried])
@@ -294,20 +294,6 @@ def _why_unknown(made: Sequence[PromptedProblem], tried: Sequence[tuple[str, Sco
     return "not-graded" if is_tried else "no-expected-answer"
 
 
-def _known_shortcuts(version: str, task: str, problems: Mapping[str, Sequence[PromptedProblem]]) -> list[str]:
-    """A note for each level on which an answer without work is known to be right on most items.
-
-    The audit itself tries constants. Such an answer can also be a copy or a cheap rule.
-    """
-    notes = []
-    for level, level_problems in problems.items():
-        config = level_problems[0].config if level_problems else {}
-        known = answer_without_work(version, task, config)
-        if known is not None and known.share > SOLVED:
-            notes.append(f"{level}: {known.reason}")
-    return notes
-
-
 def _notes_on_scores(scores: Sequence[Score]) -> list[str]:
     notes = []
     raised = sum(score.outcome is Outcome.VERIFIER_ERROR for score in scores)
@@ -348,7 +334,7 @@ async def _draw_levels(
     overrides = tasks.catalog[task].overrides
     default = config_of(task, overrides)
     configs: dict[str, Mapping[str, Any]] = {DEFAULT: default, AGAIN: default}
-    for level in build_ladder(task, overrides=overrides, keep_constant_answer_levels=True).levels:
+    for level in build_ladder(task, overrides=overrides).levels:
         configs[f"level {level.index}"] = level.config
     work = [_draw(tasks, task, config, draws, seed, failures) for config in configs.values()]
     problems = await asyncio.gather(*work)

@@ -22,7 +22,7 @@ from ..errors import EnvironmentSetupError
 from ..settings.components import TasksSettings, checked
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover
-from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
+from ..tasks.difficulty_ladder import build_ladder, build_ladders
 from ..tasks.measured_data import load_facts
 from ..tasks.selectors import shortened
 from ..utils.terminal import Output, positive, print_table, share, whole
@@ -143,7 +143,7 @@ def task_records(catalog: Catalog) -> list[dict[str, Any]]:
             "category": task.category,
             "levels": len(ladders[task.name]),
             "has_curriculum": library.has_curriculum(task.name),
-            "note": WITHOUT_EFFECT.get(task.name, ""),
+            "note": ladders[task.name].note,
             "has_expected_answer": task.name not in WITHOUT_ANSWER,
             "verifier": "checked" if task.name in CHECKS else "native",
             "evaluates_answers": task.name in eval_guards.GUARDS,
@@ -199,6 +199,9 @@ def _print_items(options: argparse.Namespace) -> None:
     console = Output()
     for item in items:
         console.print(_panel(item))
+    task = items[0]["task"]
+    for number, reason in build_ladder(task).excluded:
+        print(f"excluded: level {number} of {task} ({reason})")
 
 
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -215,9 +215,12 @@ def builds_if_valid(task: str, overrides: Mapping[str, Any]) -> bool:
     This is true for a task without overrides that was measured with this release of reasoning-gym. Overrides may name a
     file that does not exist.
     """
-    if overrides or task not in load_facts(library.load().version):
-        return False
-    # A user's own dataset may have the name of a measured task.
+    is_measured = task in load_facts(library.load().version) and is_of_library(task)
+    return is_measured and not overrides
+
+
+def is_of_library(task: str) -> bool:
+    """Whether the task's datasets are those of reasoning-gym. A user's own dataset may have the name of its task."""
     dataset_class, _ = _classes_of(task)
     return _is_library(dataset_class)
 

@@ -1,12 +1,12 @@
 """Measurements that are shipped in the folder `data`, because they take too long for every start.
 
+    levels.json            the levels of each task, and its excluded levels                   benchmarks/facts
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
-    farming.json           which wrong answers earn a reward, and what a constant solves      benchmarks/questions
     published_*.json       results of published models, and their configs                     benchmarks/facts
     names.json             tasks with their categories, and settings               docs/make_configuration.py
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
-facts, and training does not exclude it for its verifier.
+facts. The levels of levels.json also serve another release, as far as its configs validate.
 """
 
 from __future__ import annotations
@@ -75,37 +75,28 @@ def _facts(entry: Mapping[str, Any]) -> TaskFacts:
     return TaskFacts(ItemFacts(**entry["default"]), tuple(levels))
 
 
-# --- verifiers
+# --- levels
 
 
 @dataclass(frozen=True)
-class AnswerWithoutWork:
-    """The best answer without work at a config: a constant, a copy, or what a cheap rule makes of the question."""
+class TaskLevels:
+    """The levels of a task, easiest first."""
 
-    share: float
-    """The share of the items that it is right on, above 0.3."""
-    reason: str
-    """A sentence about it."""
-    teaches_nothing: bool
-    """Whether it is right on more than half of the items, or on more than 0.05 where many answers are right."""
+    levels: tuple[Mapping[str, Any], ...]
+    """For each level, the fields in which its config differs from the default config, as JSON has them."""
+    excluded: tuple[tuple[int, str], ...] = ()
+    """The levels of reasoning-gym that are not served: their number in the curriculum, and the reason."""
+    constant_answer: str = ""
+    """Why an answer without work earns too much at every level, or ""."""
+    note: str = ""
+    """What else there is to know about the levels, or ""."""
 
 
 @functools.cache
-def _constants(version: str) -> dict[str, list[dict[str, Any]]]:
-    """By task, the answers without work that earn too much; empty for another release of reasoning-gym."""
-    document = packaged("farming.json")
-    found: dict[str, list[dict[str, Any]]] = document["constants"]
-    return found if document["reasoning_gym_version"] == version else {}
-
-
-def answer_without_work(version: str, task: str, config: Mapping[str, Any]) -> AnswerWithoutWork | None:
-    """The answer without work that earns too much at this config; None if there is none."""
-    known = _constants(version).get(task, ())
-    plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
-    for constant in known:
-        if constant["config"] == plain:
-            share = constant["share"]
-            answer = constant["answer"] if constant.get("is_rule") else f"{constant['answer']!r:.40}"
-            reason = f"an answer without work earns too much: {answer} is right on {share:.0%} of its items"
-            return AnswerWithoutWork(share, reason, constant["teaches_nothing"])
-    return None
+def load_levels() -> Mapping[str, TaskLevels]:
+    """The levels of each task of reasoning-gym."""
+    found = {}
+    for task, entry in packaged("levels.json")["tasks"].items():
+        excluded = tuple((number, reason) for number, reason in entry.pop("excluded", ()))
+        found[task] = TaskLevels(tuple(entry.pop("levels")), excluded, **entry)
+    return found

@@ -258,8 +258,10 @@ def test_a_task_with_a_fault_that_is_not_mended_is_not_called_sound_and_an_exclu
 
 
 @pytest.mark.usefixtures("in_process_workers")
-def test_a_level_that_a_copy_solves_is_named_although_no_constant_solves_it(tmp_path: Path) -> None:
+def test_a_task_that_is_known_to_have_a_constant_answer_is_named_although_a_few_items_show_none(tmp_path: Path) -> None:
     target = tmp_path / "audit.json"
-    assert main(["string_insertion", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
+    assert main(["syllogism", "--items", "1", "--draws", "2", "--json", str(target)]) == 0
     [result] = json.loads(target.read_text())["tasks"]
-    assert result["verdict"] == "solved-by-constant" and "level 0: an answer without work" in result["notes"][1]
+    assert result["verdict"] == "solved-by-constant" and any(
+        note.startswith("an answer without work") for note in result["notes"]
+    )

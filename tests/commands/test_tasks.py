@@ -54,3 +54,9 @@ def test_an_empty_answer_is_an_answer(capsys: pytest.CaptureFixture[str], monkey
         monkeypatch.setattr(tasks, "right_answer", lambda task, entry, answer=answer: answer)
         assert main(["chain_sum"]) == 0
         assert f"expected answer: {text}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("in_process_workers")
+def test_the_levels_that_are_not_served_are_named_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["caesar_cipher"]) == 0
+    assert "excluded: level 2 of caesar_cipher (" in capsys.readouterr().out

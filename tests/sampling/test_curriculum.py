@@ -269,7 +269,7 @@ class Levels:
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
         levels = [Level(number, 0.0, {}) for number in range(max(sizes.values()))]
-        ladders = {task: Ladder(task, tuple(levels[:size]), "a test") for task, size in sizes.items()}
+        ladders = {task: Ladder(task, tuple(levels[:size])) for task, size in sizes.items()}
         self.limits = LevelLimits(ladders)
         self.curriculum = Curriculum(ladders, self.limits.top_level)
 

@@ -13,7 +13,7 @@ from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 def ladder(task: str, size: int) -> Ladder:
     levels = [Level(index, index / max(size - 1, 1), {"size": index}) for index in range(size)]
-    return Ladder(task, tuple(levels), "curriculum")
+    return Ladder(task, tuple(levels))
 
 
 LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}

@@ -34,7 +34,7 @@ from .test_item_stream import TASKS, FakeGenerator, item_source, take
 
 def ladders(size: int = 3) -> dict[str, Ladder]:
     rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
-    return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
+    return {task.name: Ladder(task.name, rungs) for task in TASKS}
 
 
 def at_level(index: int, size: int = 3) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class Draws:
     def __init__(self, tasks: int, levels: int, slow: Collection[tuple[str, int]] = (), seed: int = 0) -> None:
         rungs = tuple(Level(index, 0.0, {}) for index in range(levels))
         self.tasks = [f"task {number}" for number in range(tasks)]
-        self.limits = LevelLimits({task: Ladder(task, rungs, "a test") for task in self.tasks})
+        self.limits = LevelLimits({task: Ladder(task, rungs) for task in self.tasks})
         self.levels = levels
         self.slow = slow
         self.late = 0.0

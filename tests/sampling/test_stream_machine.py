@@ -194,7 +194,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.is_broken = False
         catalog = Catalog(tuple(Task(name, "arithmetic") for name in options.tasks))
         levels = tuple(Level(index, index / (LEVELS - 1), {"level": index}) for index in range(LEVELS))
-        self.ladders = {name: Ladder(name, levels, "a test") for name in options.tasks}
+        self.ladders = {name: Ladder(name, levels) for name in options.tasks}
         limits = LevelLimits(self.ladders)
         self.curriculum = Curriculum(options.tasks, limits.top_level)
         self.stream = ProblemStream(

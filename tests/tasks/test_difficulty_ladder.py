@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import itertools
 import pickle
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,16 +16,16 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
-from reasoning_gym_environment.tasks.difficulty_ladder import NEEDS_WORDS, Ladder, Level, build_ladder
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, build_ladder
+from reasoning_gym_environment.tasks.measured_data import TaskLevels
 
 library.load()
 from reasoning_gym import factory  # noqa: E402
 
 TASKS = sorted(library.registry().keys() - {"composite"})
 
-
-class OwnDataset(factory.DATASETS["chain_sum"][0]):  # type: ignore[misc]
-    """A user's own dataset."""
+SCRIPT = Path(__file__).parents[2] / "benchmarks/facts/levels.py"
+"""Writes the levels as data."""
 
 
 SOME = ["acre", "caesar_cipher", "chain_sum", "knight_swap", "power_function", "spell_backward", "survo", "tsumego"]
@@ -38,12 +40,11 @@ def test_ladders_are_whole(tasks: list[str]) -> None:
     ladders = {task: build_ladder(task) for task in tasks}
     for task, ladder in ladders.items():
         configs = [level.config for level in ladder.levels]
-        assert len(configs) >= 2 or ladder.constant_answer_levels or not library.has_curriculum(task), task
+        assert len(configs) >= 2 or ladder.excluded or not library.has_curriculum(task), task
         assert all(lower != upper for lower, upper in itertools.pairwise(configs)), task
         places = [(n, n / max(len(configs) - 1, 1)) for n in range(len(configs))]
         assert [(level.index, level.complexity) for level in ladder.levels] == places, task
         assert pickle.loads(pickle.dumps(ladder)) == ladder, "it can be sent to a worker"
-        assert all(number >= 0 and ": " in reason for number, reason in ladder.excluded)
         config_class = library.registry()[task][1]
         fields = {field.name for field in dataclasses.fields(config_class)} - {"seed", "size"}
         for values in configs:
@@ -60,26 +61,27 @@ SLOW_TO_BUILD = {"arc_agi", "codeio", "figlet_font", "group_anagrams", "n_queens
 @pytest.mark.parametrize(
     "tasks", [sorted(set(TASKS) - SLOW_TO_BUILD), pytest.param(sorted(SLOW_TO_BUILD), marks=pytest.mark.slow)]
 )
-def test_ladders_of_measured_tasks_are_the_same_if_every_dataset_is_built(
-    tasks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick = {task: build_ladder(task) for task in tasks}
-    monkeypatch.setattr(difficulty_ladder, "builds_if_valid", lambda task, overrides: False)
+def test_the_data_has_every_level_that_the_curricula_give(tasks: list[str]) -> None:
+    """Every type of a config survives the file."""
+    served_levels = runpy.run_path(str(SCRIPT))["served_levels"]
     for task in tasks:
-        assert build_ladder(task) == quick[task]
+        ladder = build_ladder(task)
+        served = served_levels(task)
+        assert [repr(dict(level.config)) for level in ladder.levels] == [repr(c) for c in served.configs.values()], task
+        assert (ladder.excluded, ladder.constant_answer) == (tuple(served.excluded), served.constant_answer), task
 
 
-def test_ladders_of_measured_tasks_need_no_dataset_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(task: str, **config: Any) -> None:
-        raise AssertionError(f"a dataset of {task} is built")
-
-    monkeypatch.setitem(factory.DATASETS, "own", (OwnDataset, factory.DATASETS["chain_sum"][1]))
-    monkeypatch.setattr(library, "create_dataset", refuse)
-    for task in sorted(set(TASKS) - set(NEEDS_WORDS)):
-        assert len(build_ladder(task)) > 0
-    for task, overrides in (("own", {}), ("chain_sum", {"min_terms": 2})):
-        with pytest.raises(EnvironmentSetupError, match="is built"):
-            build_ladder(task, overrides=overrides)
+def test_a_level_that_another_release_does_not_know_is_excluded_by_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = TaskLevels(({"min_terms": 2}, {"min_terms": 9, "max_terms": 8}, {"terms": 3}, {"min_terms": 3}))
+    monkeypatch.setattr(difficulty_ladder, "load_levels", lambda: {"chain_sum": known})
+    caplog.set_level("INFO")
+    ladder = build_ladder("chain_sum")
+    assert [level.config["min_terms"] for level in ladder.levels] == [2, 3]
+    assert [number for number, _ in ladder.excluded] == [1, 2]
+    for message in ("Level 1 of chain_sum is excluded: AssertionError", "Level 2 of chain_sum is excluded: Unknown"):
+        assert message.split(": ")[0] in caplog.text
 
 
 # --- levels of one task ---
@@ -112,7 +114,6 @@ def test_the_ranges_of_a_level_hold_this_level_only() -> None:
     ladder = build_ladder("chain_sum")
     terms = [(level.config["min_terms"], level.config["max_terms"]) for level in ladder.levels]
     assert terms[:3] == [(2, 2), (3, 3), (4, 4)]
-    assert "level ranges" in ladder.source
 
 
 def test_unusable_levels_are_left_out_by_name() -> None:
@@ -125,37 +126,37 @@ def test_unusable_levels_are_left_out_by_name() -> None:
         ("game_of_life_halting", [2, 3], "abbreviates a board of over 1000 cells"),
         ("number_sequence", [2, 3], "until time or memory runs out"),
         ("jugs", [2, 3], "over 5 s to generate"),
+        ("syllogism", [], ""),
+        ("n_queens", [0, 1, 2, 3], "an answer without work earns too much"),
     ):
-        ladder = build_ladder(task, keep_constant_answer_levels=True)
-        assert [number for number, _ in ladder.excluded] == missing, task
-        assert all(reason in why for _, why in ladder.excluded), task
+        excluded = build_ladder(task).excluded
+        assert [number for number, why in excluded if reason in why] == missing, task
+
+
+def test_a_task_whose_levels_all_have_a_constant_answer_keeps_them_and_says_so() -> None:
+    ladder = build_ladder("syllogism")
+    assert ladder.constant_answer.startswith("an answer without work earns too much: 'Yes' is right on")
+    assert len(ladder) > 1
 
 
 # --- where a curriculum does not suffice ---
 
 
 def test_a_task_without_enough_levels_of_their_own_ranges_gets_cumulative_ranges() -> None:
-    ladder = build_ladder("puzzle24", keep_constant_answer_levels=True)
-    assert "cumulative" in ladder.source
-    values = [(level.config["min_value"], level.config["max_value"]) for level in ladder.levels]
-    assert values == [(1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (1, 10)]
-    assert [number for number, _ in ladder.excluded] == [1, 2, 3, 4, 5, 6]
+    levels = build_ladder("puzzle24").levels
+    assert [(level.config["min_value"], level.config["max_value"]) for level in levels] == [(1, 8), (1, 9), (1, 10)]
 
 
 def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() -> None:
-    ladder = build_ladder("knight_swap", keep_constant_answer_levels=True)
-    assert "in parts" in ladder.source
-    steps = [(level.config["min_steps"], level.config["max_steps"]) for level in ladder.levels]
-    assert steps == [(4, 9), (9, 14), (14, 20)]
-    assert "level ranges" in ladder.excluded[0][1] and "cumulative ranges" in ladder.excluded[-1][1]
-    assert item("knight_swap", ladder.levels[-1])["metadata"]["source_dataset"] == "knight_swap"
+    [level] = build_ladder("knight_swap").levels
+    assert (level.config["min_steps"], level.config["max_steps"]) == (14, 20)
+    assert item("knight_swap", level)["metadata"]["source_dataset"] == "knight_swap"
 
 
-def test_a_task_without_a_curriculum_has_one_level_and_says_so() -> None:
+def test_a_task_without_a_curriculum_has_one_level() -> None:
     for task in ("acre", "gsm_symbolic", "list_functions"):
-        ladder = build_ladder(task)
-        assert (len(ladder), ladder.source) == (1, "the default config: the task has no curriculum")
-        assert item(task, ladder.levels[0])["question"]
+        [level] = build_ladder(task).levels
+        assert item(task, level)["question"]
 
 
 # --- overrides ---
@@ -169,6 +170,18 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     pinned = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
     assert [level.config["difficulty"] for level in pinned.levels] == [3], "the only field that changes is pinned"
     assert (pinned.levels[0].complexity, pinned.excluded) == (0.0, ())
+
+
+def test_a_level_that_an_override_makes_invalid_is_excluded() -> None:
+    ladder = build_ladder("chain_sum", overrides={"min_terms": 4})
+    assert [level.config["max_terms"] for level in ladder.levels[:2]] == [4, 5]
+    assert [number for number, _ in ladder.excluded] == [0, 1]
+    with pytest.raises(EnvironmentSetupError, match=r"^No level of chain_sum can be served with the overrides .*50"):
+        build_ladder("chain_sum", overrides={"min_terms": 50})
+
+
+def test_a_constant_answer_is_known_of_the_measured_config_only() -> None:
+    assert not build_ladder("syllogism", overrides={"allow_some": False}).constant_answer
 
 
 # --- a user's own dataset ---
@@ -196,13 +209,5 @@ def test_a_curriculum_that_raises_is_one_sentence(monkeypatch: pytest.MonkeyPatc
 
 
 def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
-    ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)), "made up")
+    ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)))
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
-
-
-def test_a_ladder_excludes_levels_that_a_constant_answer_solves_unless_it_solves_all() -> None:
-    solved = build_ladder("syllogism")
-    fewer = build_ladder("n_queens")
-    assert solved.constant_answer.startswith("an answer without work earns too much: 'Yes' is right on")
-    assert len(solved) > 1
-    assert fewer.constant_answer_levels == (0, 1, 2, 3) and not fewer.constant_answer
