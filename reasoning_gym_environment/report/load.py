@@ -245,7 +245,8 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
         # All statistics are of scores in this range. Other environments of Atropos have other scores.
         is_sound = isinstance(sample["task"], str) and (score is None or 0.0 <= score <= 1.0)
         for name in ("native_score", "num_completion_tokens"):
-            is_sound = is_sound and math.isfinite(sample.get(name) or 0)
+            value = sample.get(name)
+            is_sound = is_sound and (value is None or math.isfinite(value))
         reply_of(sample)
     except (LookupError, TypeError, OverflowError):
         is_sound = False
