@@ -12,11 +12,6 @@ disk_full    the disk is full for a while (simulated by a limit on file sizes)
 inference    the inference server is gone, answers 500, cuts replies, hangs: ten seconds each
 api_restart  run-api is killed and started again, its trainer comes late; then it hangs, and its trainer pauses
 sigterm      SIGTERM under load; started again
-bad_replies  log probabilities that are NaN, infinite, positive or missing, unknown token ids, nothing at all
-hanging      six requests, as many as groups fit, are never answered
-removed      the folder of the dumps is removed while they are written
-shares       run-api is restarted three times under four instances, which register again in any order; then one of them
-             is killed and started again. The shares of the instances, before and after
 """
 
 from __future__ import annotations
@@ -39,8 +34,6 @@ QUICK: dict[str, dict[str, Any]] = {
     "kill_9": {"kills": 4},
     "inference": {"for_s": 3.0},
     "api_restart": {"for_s": 2.0},
-    "hanging": {"timeout_s": 3},
-    "shares": {"restarts": 1},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -29,6 +30,11 @@ class FakeApi:
         """Values that are replaced in or added to the status."""
         self.refused: dict[str, int] = {}
         """The status code of the replies to requests for a path, by path."""
+        self.takes: int | None = None
+        """The number of groups that are accepted. The requests with further groups wait. None: all are accepted."""
+        self.held = 0
+        """The number of groups that wait."""
+        self._is_stopping = asyncio.Event()
         self.address, self._port = "", 0
 
     async def start(self) -> None:
@@ -40,6 +46,7 @@ class FakeApi:
         self.address = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
+        self._is_stopping.set()
         await self._server.close()
 
     def forget(self, *names: str) -> None:
@@ -63,6 +70,10 @@ class FakeApi:
             return web.Response(status=self.refused[path], text="{}")
         if path == "scored_data":
             self.posts += 1
+            if len(self.groups) == self.takes:
+                self.held += 1
+                await self._is_stopping.wait()
+                return web.Response(status=500)
             if self.status == 200:
                 self.groups.append(body)
             return web.Response(status=self.status, text="{}")

@@ -1,8 +1,8 @@
-"""A mock inference server for tests and benchmarks. It extends the server of the demo with more dialects.
+"""The mock inference server of tests and benchmarks. It extends the server of the demo with more dialects and faults.
 
-    POST /generate                              Atropos' vLLM server
-    POST /v1/completions                        a stock vLLM server
-    POST /v1/chat/completions, GET /v1/models   OpenAI
+    POST /generate              Atropos' vLLM server
+    POST /v1/completions        a stock vLLM server
+    POST /v1/chat/completions   OpenAI
     GET  /health
 
 The server accepts any context length and model name.
@@ -15,7 +15,8 @@ import json
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 
@@ -45,33 +46,70 @@ class ServedRequest(NamedTuple):
     authorization: str
 
 
+@dataclass
+class Faults:
+    """How requests for completions fail. The fields may change at any moment, from any thread."""
+
+    latency_s: float = 0.0
+    """Seconds before the server looks at a request."""
+    kind: Literal["", "fail", "hang", "drop", "cut"] = ""
+    """`fail` replies with status 500, also to /health. While `hang` is set, requests wait. `drop` closes the connection
+    without a reply, and `cut` closes it after half of the reply."""
+
+
 class MockServer(InferenceServer):
     """Speaks every dialect, and records the requests.
 
     `respond` runs on the server's event loop, so a slow `respond` must be async. Sampling parameters have no effect.
     """
 
-    def __init__(self, respond: Respond, tokenizer: Any, *, is_stock: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        respond: Respond,
+        tokenizer: Any,
+        *,
+        is_stock: bool = False,
+        faults: Faults | None = None,
+        **options: Any,
+    ) -> None:
         """With `is_stock`, the server has no /generate, like a stock `vllm serve`. `spoil` may change the replies."""
         super().__init__(tokenizer, **options)
         self._is_stock = is_stock
         self._respond = respond
+        self._faults = faults or Faults()
         self.spoil: Callable[[list[Generation]], list[Generation]] = lambda made: made
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
 
     def routes(self) -> list[web.RouteDef]:
         return [*super().routes(), *(web.post(path, self.complete) for path in DIALECTS)]
 
-    async def complete(self, request: web.Request) -> web.Response:
+    async def health(self, request: web.Request) -> web.Response:
+        return _failure() if self._faults.kind == "fail" else await super().health(request)
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        faults = self._faults
+        await asyncio.sleep(faults.latency_s)
+        # Polled, because another thread may set the field, and an asyncio.Event belongs to one thread.
+        while faults.kind == "hang":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        fault = faults.kind
+        if fault == "fail":
+            return _failure()
+        if fault == "drop":
+            return await _send_half(request, b"")
+        reply = await self._reply_to(request)
+        return await _send_half(request, reply) if fault == "cut" else _json(reply)
+
+    async def _reply_to(self, request: web.Request) -> bytes:
         if self._is_stock and request.path.startswith("/generate"):
-            return web.json_response({"detail": "Not Found"}, status=404)
+            raise web.HTTPNotFound(text='{"detail": "Not Found"}', content_type="application/json")
         body = await request.json()
         server_type, parse, reply_as = DIALECTS.get(request.path, ATROPOS_VLLM)
         asked = parse(body, self._tokenizer)
         key = request.headers.get("Authorization", "")
         self.requests.append(ServedRequest(server_type, asked.n, asked.max_tokens, key))
         reply = reply_as(asked, self.spoil(await self.generate(asked)))
-        return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
+        return json.dumps(reply).encode()
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
         async def make() -> Generation:
@@ -102,6 +140,26 @@ class ThreadedMockServer(MockServer):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _failure() -> web.Response:
+    return _json(b'{"error": {"message": "the mock server was told to fail", "type": "server_error"}}', status=500)
+
+
+async def _send_half(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Send the headers and half of `body`, or nothing at all if it is empty, and close the connection."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(body)
+    if body:
+        await response.prepare(request)
+        await response.write(body[: len(body) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    return response
 
 
 def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Generation:

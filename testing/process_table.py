@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+PATIENCE_S = 600.0
 
 linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -35,10 +38,9 @@ def workers_of(pid: int) -> list[int]:
     return [process for process, parent in parents().items() if parent == pid]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition is true. Other tasks of the event loop run meanwhile."""
-    for _ in range(12_000):
-        if condition():
-            return
+async def until(condition: Callable[[], bool], what: str = "it") -> None:
+    """Return when the condition is true. Other tasks of the event loop run meanwhile. Fails after ten minutes."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s for {what}"
         await asyncio.sleep(0.01)
-    raise AssertionError("still not so after 2 minutes")

@@ -100,12 +100,19 @@ def trajectory_api(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def register_trainer(url: str, *, batch_size: int, max_token_len: int) -> None:
+def register_trainer(url: str, **fields: Any) -> None:
     """What a trainer does first: register, and ask for a batch, which lets environments in."""
-    fields = {"wandb_group": "test", "wandb_project": "test", "checkpoint_dir": "checkpoints", "starting_step": 0}
-    fields |= {"batch_size": batch_size, "max_token_len": max_token_len}
-    fields |= {"save_checkpoint_interval": 5, "num_steps": 100}
-    requests.post(f"{url}/register", json=fields, timeout=60).raise_for_status()
+    values = {
+        "wandb_group": "test",
+        "wandb_project": "test",
+        "batch_size": 8,
+        "max_token_len": 2048,
+        "checkpoint_dir": "checkpoints",
+        "save_checkpoint_interval": 5,
+        "starting_step": 0,
+        "num_steps": 10**6,
+    }
+    requests.post(f"{url}/register", json={**values, **fields}, timeout=60).raise_for_status()
     get_json(f"{url}/batch")
 
 

@@ -9,44 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
-import os
-import re
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import requests
 
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from testing.faults.faulty_server import Faults, FaultyServer
 from testing.inference_server import free_port
-from testing.process_table import members_of_session
+from testing.mock_dialects import Faults, MockServer
+from testing.process_table import members_of_session, until
 from testing.processes import stop
+from testing.support import AddingStudent, child_environment, flags, get_json, register_trainer
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2
-MAX_TOKENS = 2048
 POLL_S = 0.05
-PATIENCE_S = 600.0
-QUIET = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "TRANSFORMERS_VERBOSITY": "error", "PYTHONUNBUFFERED": "1"}
-
-
-class AddingStudent:
-    """Right, wrong, right, wrong, ..."""
-
-    def __init__(self) -> None:
-        self._calls = itertools.count()
-
-    def __call__(self, prompt: str) -> str:
-        terms = re.findall(r"[+-]? ?\d+", question_in(prompt).rpartition(":")[2])
-        result = sum(int(term.replace(" ", "")) for term in terms)
-        return f"<think>I add the terms.</think>\n<answer>{result + next(self._calls) % 2}</answer>"
 
 
 def question_in(text: str) -> str:
@@ -65,7 +47,7 @@ class World:
         self.url = f"http://127.0.0.1:{self._ports[0]}"
         self.faults = Faults()
         self._student = AddingStudent()
-        self._mock: FaultyServer | None = None
+        self._mock: MockServer | None = None
         self._api: asyncio.subprocess.Process | None = None
         self._training: asyncio.Task[None] | None = None
         self.trains = asyncio.Event()
@@ -96,7 +78,7 @@ class World:
     # --- inference and run-api
 
     async def start_inference(self) -> None:
-        self._mock = FaultyServer(self._student, self._tokenizer, port=self._ports[1], faults=self.faults)
+        self._mock = MockServer(self._student, self._tokenizer, port=self._ports[1], faults=self.faults)
         await self._mock.start()
 
     async def stop_inference(self) -> None:
@@ -119,32 +101,24 @@ class World:
 
     # --- the environment
 
-    async def serve(self, number: int = 0, **env: str) -> asyncio.subprocess.Process:
+    async def serve(self, number: int = 0) -> asyncio.subprocess.Process:
         """Start instance `number`, which finds what an earlier start of that number has left."""
         self.instances.add(number)
-        values = {
-            "env.rollout_server_url": self.url,
-            "env.tokenizer_name": str(self.folder / "tokenizer"),
-            "env.include_tasks": "chain_sum",
-            "env.num_eval_samples_per_task": "0",
-            "env.complexity_mode": "none",
-            "env.group_size": str(GROUP_SIZE),
-            "env.max_token_length": str(MAX_TOKENS),
-            "env.instance_id": f"i{number}",
-            "env.dump_rollouts": "True",
-            "env.debug_logging": "True",
-            "env.data_dumps_dir": str(self.folder / "dumps"),
-            "env.rollout_save_score_threshold": "0.5",
-            "env.steps_per_eval": "0",
-            "env.total_steps": "1000000",
-            "env.use_wandb": "False",
-            "openai.base_url": f"http://127.0.0.1:{self._ports[1]}/v1",
-            "openai.model_name": "adding-student",
-        }
-        flags = [text for name, value in values.items() for text in (f"--{name}", value)]
-        return await self._start(
-            f"serve-{number}", "reasoning_gym_environment", "serve", *flags, *self._settings, env=env
+        settings = flags(
+            self.folder / "tokenizer",
+            f"http://127.0.0.1:{self._ports[1]}/v1",
+            env__rollout_server_url=self.url,
+            env__num_eval_samples_per_task=0,
+            env__group_size=GROUP_SIZE,
+            env__instance_id=f"i{number}",
+            env__dump_rollouts=True,
+            env__debug_logging=True,
+            env__data_dumps_dir=self.folder / "dumps",
+            env__rollout_save_score_threshold=0.5,
+            env__steps_per_eval=0,
+            env__total_steps=10**6,
         )
+        return await self._start(f"serve-{number}", "reasoning_gym_environment", "serve", *settings, *self._settings)
 
     async def end(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         """SIGTERM: how long the end took, with what code, and what it left running."""
@@ -171,36 +145,14 @@ class World:
         """How many items all starts of an instance have drawn."""
         return self.log(number).count("Drew item") if (self.folder / f"serve-{number}.log").exists() else 0
 
-    def numbers(self) -> dict[int, int]:
-        """The number at run-api of every instance that has one."""
-        numbers = {}
-        for number in self.instances:
-            given = re.findall(r"as environment (\d+)", self.log(number))
-            if given:
-                numbers[number] = int(given[-1])
-        return numbers
-
-    async def shares(self) -> dict[str, Any]:
-        """What run-api says about the shares of the instances."""
-        weights = []
-        unallocated = []
-        numbers = self.numbers()
-        async with aiohttp.ClientSession(self.url) as session:
-            for _, env_id in sorted(numbers.items()):
-                async with session.get("/status-env", json={"env_id": env_id}) as response:
-                    status = await response.json()
-                weights.append(round(status["env_weight"], 6))
-                unallocated.append(round(status["unallocated_fraction"], 6))
-        return {"registered_as": numbers, "env_weights": weights, "unallocated_fraction": max(unallocated)}
-
-    async def _start(self, name: str, *module: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
+    async def _start(self, name: str, *module: str) -> asyncio.subprocess.Process:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *module),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **QUIET, **(env or {})},
+                env=child_environment(TRANSFORMERS_VERBOSITY="error"),
                 start_new_session=True,
             )
         self._processes.append(process)
@@ -209,44 +161,30 @@ class World:
     # --- the trainer
 
     async def groups(self, count: int) -> None:
-        """Return when the trainer has got so many more groups; TimeoutError if it takes too long."""
+        """Return when the trainer has got so many more groups."""
         goal = len(self.received) + count
-        await self.until(lambda: len(self.received) >= goal, f"{count} groups")
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not condition():
-            if time.monotonic() > end:
-                raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}; logs are in {self.folder}")
-            await asyncio.sleep(POLL_S)
+        await until(lambda: len(self.received) >= goal, f"{count} groups; logs are in {self.folder}")
 
     async def _train(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=20)
-        async with aiohttp.ClientSession(self.url, timeout=timeout) as session:
-            while True:
-                await self.trains.wait()
-                with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
-                    if await self._take(session):
-                        continue
+        while True:
+            await self.trains.wait()
+            is_taken = False
+            with contextlib.suppress(requests.RequestException):
+                is_taken = await asyncio.to_thread(self._take)
+            if not is_taken:
                 await asyncio.sleep(POLL_S)
 
-    async def _take(self, session: aiohttp.ClientSession) -> bool:
-        """Take a batch if there is one; a restarted API is registered with at the step that was reached."""
-        async with session.get("/batch") as response:
-            answer = await response.json()
+    def _take(self) -> bool:
+        """Take a batch if there is one. The trainer registers with a restarted API at the step that it has reached."""
+        answer = get_json(f"{self.url}/batch")
         if answer.get("status") == "error":
-            registration = {
-                "wandb_group": "faults",
-                "wandb_project": "faults",
-                "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
-                "max_token_len": MAX_TOKENS,
-                "checkpoint_dir": str(self.folder / "checkpoints"),
-                "save_checkpoint_interval": 10,
-                "starting_step": self.step,
-                "num_steps": 10**6,
-            }
-            async with session.post("/register", json=registration) as response:
-                response.raise_for_status()
+            register_trainer(
+                self.url,
+                batch_size=GROUP_SIZE * GROUPS_PER_BATCH,
+                checkpoint_dir=str(self.folder / "checkpoints"),
+                save_checkpoint_interval=10,
+                starting_step=self.step,
+            )
             return True
         if not answer["batch"]:
             return False

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.utils.saved_state import state_of
+from testing.fake_api import FakeApi
 from testing.mock_dialects import MockServer
 from testing.process_table import linux_only
 
@@ -27,54 +27,6 @@ GROUPS = 20
 """Groups at each stage when the signal comes."""
 
 REPLY = "<think>I work it out.</think><answer>42</answer>"
-
-
-class RunApi:
-    """A trajectory API with a trainer. It takes a number of groups, and does not answer the requests with others."""
-
-    def __init__(self, checkpoints: Path, takes: int) -> None:
-        self.accepted = 0
-        self.held = 0
-        self._checkpoints = checkpoints
-        self._takes = takes
-        self._is_closing = asyncio.Event()
-        self._runner: web.AppRunner | None = None
-        self.url = ""
-
-    async def start(self) -> None:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self._state)
-        app.router.add_post("/register-env", self._register)
-        app.router.add_post("/disconnect-env", self._state)
-        app.router.add_post("/scored_data", self._take)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = "http://127.0.0.1:{1}".format(*self._runner.addresses[0])
-
-    async def close(self) -> None:
-        assert self._runner is not None
-        self._is_closing.set()
-        await self._runner.cleanup()
-
-    async def _register(self, request: web.Request) -> web.Response:
-        folder = {"wandb_name": "x", "checkpoint_dir": str(self._checkpoints), "checkpoint_interval": 5}
-        return web.json_response({"env_id": 0, "starting_step": 0, "num_steps": 1000, **folder})
-
-    async def _state(self, request: web.Request) -> web.Response:
-        queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": GROUP_SIZE, "unallocated_fraction": 1.0}
-        trainer = {"project": "p", "group": None, "batch_size": 10_000, "max_token_len": -1, "current_step": 0}
-        return web.json_response({**queue, **trainer, "env_weight": 1.0})
-
-    async def _take(self, request: web.Request) -> web.Response:
-        await request.read()
-        if self.accepted < self._takes:
-            self.accepted += 1
-            return web.json_response({"status": "received"})
-        self.held += 1
-        await self._is_closing.wait()
-        return web.json_response({}, status=500)
 
 
 async def exit_code(command: Awaitable[None]) -> Any:
@@ -131,12 +83,15 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
             replies.release()
 
     server = MockServer(respond, byte_tokenizer)
-    api = RunApi(tmp_path, takes=GROUPS)
+    api = FakeApi()
+    api.takes = GROUPS
+    api.checkpoints = (str(tmp_path), 5)
+    api.info = {"batch_size": 10_000, "max_token_len": -1}
     await server.start()
     await api.start()
     env = make_real_env(
         server.base_url,
-        rollout_server_url=api.url,
+        rollout_server_url=api.address,
         group_size=GROUP_SIZE,
         ensure_scores_are_not_same=False,
         max_num_workers=10 * GROUPS,
@@ -165,7 +120,7 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         await server.close()
-        await api.close()
+        await api.stop()
     gc.collect()
     await asyncio.sleep(0)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
@@ -176,5 +131,4 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
     assert state == json.loads(json.dumps(state_of(env.run.checkpoints.components)))
     pending = {row[0] for row in state["item_stream"]["pending"]}
     drawn = state["item_stream"]["index"]
-    assert api.accepted == GROUPS
-    assert drawn - len(pending) == api.accepted, "every item that was not delivered is pending"
+    assert drawn - len(pending) == len(api.groups) == GROUPS, "every item that was not delivered is pending"

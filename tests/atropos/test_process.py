@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import resource
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS, LOG_EVERY, MEASURED_PROMPTS
+from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS, MEASURED_PROMPTS
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
@@ -107,12 +106,6 @@ async def test_exactly_the_groups_asked_for_are_written(
     assert inference.most_running <= min(concurrency, total)
 
 
-async def test_metrics_do_not_pile_up_without_wandb(process: Any) -> None:
-    run = process(FakeInference(), LOG_EVERY + 2, use_wandb=False)
-    await run.run()
-    assert run.env.run.telemetry.percent_correct == [] == run.env.completion_lengths
-
-
 async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:
     inference = FakeInference(student=AddingStudent(wrong_every=0))
     # The estimate draws the first items before any group has been scored.
@@ -154,29 +147,6 @@ async def test_a_run_that_was_stopped_is_resumed_and_has_the_groups_of_one_that_
     assert more.asked == 0
     await process(more, 32, 4, complexity_mode=mode).run()
     assert more.asked == 2 and len(written(tmp_path)) == 32
-
-
-async def test_a_file_with_repeated_lines_is_complete_when_it_has_as_many_lines_as_asked_for(
-    tmp_path: Path, process: Any
-) -> None:
-    path = tmp_path / "groups.jsonl"
-    await process(FakeInference(), 2).run()
-    path.write_bytes(2 * path.read_bytes())
-    resumed = FakeInference()
-    await process(resumed, 4).run()
-    assert resumed.asked == 0 and len(written(tmp_path)) == 4
-
-
-async def test_groups_of_a_task_that_is_excluded_now_do_not_stop_a_resumed_run(tmp_path: Path, process: Any) -> None:
-    path = tmp_path / "groups.jsonl"
-    # A pattern selects syllogism, so training excludes it: at each of its levels a constant answer earns too much.
-    settings = {"include_tasks": "chain_sum,syllogis*", "complexity_mode": "curriculum"}
-    await process(FakeInference(), 2, **settings).run()
-    lines = path.read_text()
-    path.write_text(lines.replace('"task": "chain_sum"', '"task": "syllogism"', 1))
-    assert path.read_text() != lines
-    await process(FakeInference(), 3, **settings).run()
-    assert len(written(tmp_path)) == 3
 
 
 async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path, process: Any) -> None:
@@ -265,46 +235,6 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
     done, _ = await asyncio.wait([running], timeout=120)
     assert done and running.cancelled()
     assert len(written(tmp_path)) == 3, "what was being accepted is written"
-
-
-async def test_a_run_that_is_stopped_in_a_hook_of_a_subclass_has_the_groups_of_the_hook(
-    tmp_path: Path, process: Any
-) -> None:
-    stopped = process(FakeInference(), 50, 3)
-    is_called = asyncio.Event()
-    may_end = asyncio.Event()
-
-    async def postprocess_histories(group: Any) -> Any:
-        is_called.set()
-        await may_end.wait()
-        return group
-
-    stopped.env.postprocess_histories = postprocess_histories
-    running = asyncio.ensure_future(stopped.run())
-    await is_called.wait()
-    running.cancel()
-    # A hook that gets the cancellation ends the run in this time.
-    done, _ = await asyncio.wait([running], timeout=0.05)
-    assert not done
-    may_end.set()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert written(tmp_path)
-
-
-async def test_groups_that_a_subclass_drops_are_replaced_by_others(tmp_path: Path, process: Any) -> None:
-    run = process(FakeInference(), 5, 1)
-    calls = 0
-
-    async def drop_every_second(group: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return group if calls % 2 else None
-
-    run.env.postprocess_histories = drop_every_second
-    await run.run()
-    assert len(written(tmp_path)) == 5 and calls == 9
-    assert run.env.run.telemetry.outcomes.metrics() == {"groups/written": 5.0, "groups/dropped": 4.0}
 
 
 @pytest.mark.parametrize(("concurrency", "good"), [(1, 5), (4, 0)])
@@ -405,21 +335,6 @@ async def test_a_run_that_is_stopped_while_the_disk_takes_no_groups_ends_and_cou
     assert run.env.run.telemetry.outcomes.metrics()["groups/cancelled"] == 4.0
 
 
-async def test_the_groups_that_wait_are_written_at_the_stop_if_the_disk_has_space_again(
-    tmp_path: Path, process: Any, disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    inference = FakeInference()
-    disk.error = FULL
-    running = asyncio.ensure_future(process(inference, 30, 4).run())
-    await until(lambda: inference.asked == 4 and not inference.running and disk.attempts > 3)
-    disk.error = None
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert len(written(tmp_path)) >= 4
-    assert "were not written" not in caplog.text
-
-
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EFBIG, errno.ENOENT])
 async def test_a_disk_that_refuses_groups_for_good_ends_it_with_one_line(
     process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, number: int
@@ -429,26 +344,6 @@ async def test_a_disk_that_refuses_groups_for_good_ends_it_with_one_line(
         await process(FakeInference(), 30, 4).run()
     assert caplog.text.count("were not written to") == 1
     assert disk.attempts <= 4
-
-
-async def test_a_group_that_is_only_partly_on_a_full_disk_is_written_whole_when_there_is_space(
-    tmp_path: Path, process: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
-    await process(FakeInference(), 1).run()
-    size = (tmp_path / "groups.jsonl").stat().st_size
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    monkeypatch.setattr(patient_writer, "PASSING", (errno.EFBIG,))
-    # Space for one group and a half.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, limits[1]))
-    try:
-        running = asyncio.ensure_future(process(FakeInference(), 5).run())
-        await until(lambda: "The disk of the groups is unavailable" in caplog.text)
-        assert len((tmp_path / "groups.jsonl").read_bytes().splitlines()) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    await running
-    assert len({group["index"] for group in written(tmp_path)}) == 5
 
 
 async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
@@ -466,24 +361,3 @@ async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
     assert group.startswith("Planned: 30 requests ") and completion.startswith("Planned: 90 requests ")
     prompt_tokens = [int(plan.split()[3]) for plan in (group, completion)]
     assert prompt_tokens[1] == 3 * prompt_tokens[0], "each request pays for its prompt"
-
-
-async def test_the_end_of_a_run_waits_for_a_slow_disk_and_fails_if_the_disk_loses_groups(
-    process: Any, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_closing = threading.Event()
-    may_end = threading.Event()
-
-    def close_slowly(log: AppendLog) -> None:
-        is_closing.set()
-        assert may_end.wait(60)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(AppendLog, "close", close_slowly)
-    running = asyncio.ensure_future(process(FakeInference(), 2).run())
-    await until(is_closing.is_set)
-    done, _ = await asyncio.wait([running], timeout=3 * patient_writer.PATIENCE_S)
-    assert not done
-    may_end.set()
-    with pytest.raises(EnvironmentSetupError, match=r"The last groups may be missing from .*No space left"):
-        await running

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, EstimatedTokens, Prompt
@@ -145,19 +144,6 @@ def test_decoding_is_that_of_transformers(name: str) -> None:
     # The last character is cut in two, as a token limit does it.
     for kept in (ids, ids[:10], []):
         assert chat.decode(kept) == tokenizer.decode(kept, clean_up_tokenization_spaces=False)
-
-
-class LoudTokenizer(PreTrainedTokenizerFast):
-    """A tokenizer whose class decodes in its own way, as some models' own code does."""
-
-    def decode(self, *arguments: Any, **options: Any) -> str:
-        return str(super().decode(*arguments, **options)).upper()
-
-
-def test_a_tokenizer_that_decodes_in_its_own_way_is_asked() -> None:
-    tokenizer = build_byte_tokenizer()
-    loud = LoudTokenizer(tokenizer_object=tokenizer.backend_tokenizer, chat_template=tokenizer.chat_template)
-    assert ChatTokenizer(loud, "loud").decode(list(b"quiet")) == "QUIET"
 
 
 @pytest.mark.parametrize("tag", ["<think>", "</answer>"])

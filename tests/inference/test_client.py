@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from reasoning_gym_environment.errors import (
     EnvironmentSetupError,
@@ -21,7 +19,6 @@ from reasoning_gym_environment.errors import (
     ServerBusyError,
     UnavailableError,
 )
-from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import RequestParameters
@@ -147,30 +144,6 @@ def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(byte_t
     assert ended_at(byte_tokenizer, [(0.0, None), *throughout]) == 31, "the first refusal is half an hour old"
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([0.0, 30.0, 250.0, 400.0, 4000.0]), st.sampled_from(["a", "b", "c", "d", None])),
-        max_size=40,
-    )
-)
-def test_a_run_that_ends_was_refused_all_the_time(byte_tokenizer: Any, events: list[Event]) -> None:
-    events = [(0.0, None), *events]
-    end = ended_at(byte_tokenizer, events)
-    if end is None:
-        return
-    refused_for_s = 0.0
-    questions = {events[end][1]}
-    for number in range(end, 0, -1):
-        pause_s = events[number][0]
-        question = events[number - 1][1]
-        if question is None:
-            break
-        refused_for_s += pause_s
-        questions.add(question)
-    assert refused_for_s >= inference.REFUSED_FOR_S and len(questions) >= inference.REFUSED_PROMPTS
-
-
 # --- spending, and a limit that ends the requests
 
 
@@ -185,25 +158,6 @@ def test_a_limit_of_tokens_counts_requests_in_flight_at_the_mean_length() -> Non
         with spending.in_flight(400, completions):
             assert spending.is_over is is_over
     assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens"
-
-
-async def test_the_tokens_of_invalid_completions_are_spent(byte_tokenizer: Any) -> None:
-    client = client_of(byte_tokenizer, reply(GOOD, ([104] * 500, [math.nan] * 500)))
-    await client.complete(PROMPT, replace(ONE, n=2))
-    assert client.spending.completion_tokens == 502
-
-
-async def test_the_prompt_counts_in_flight_for_each_request_that_a_group_needs(byte_tokenizer: Any) -> None:
-    async def answer(prompt: Prompt, sampling: RequestParameters) -> Reply:
-        was_over.append(client.spending.is_over)
-        return reply(GOOD)
-
-    was_over: list[bool] = []
-    server = FakeServer(answer)
-    server.completions_per_request = 1
-    client = InferenceClient([server], ChatTokenizer(byte_tokenizer, "my/tokenizer"), spending=Spending(limit_tokens=4))
-    await client.complete(PROMPT, replace(ONE, n=4))
-    assert was_over == [True] * 4
 
 
 # --- servers that fail: requests are repeated, and servers rest
@@ -228,13 +182,6 @@ async def test_a_request_that_waits_for_ever_is_not_repeated_in_an_outage_becaus
         await client.complete(PROMPT, ONE)
     # The last one was not sent.
     assert client.metrics()["inference/requests_failed"] == UNAVAILABLE_AFTER + 1
-
-
-async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
-    client = client_of(byte_tokenizer, InferenceError("no route"))
-    impatient = replace(ONE, patience_s=0.0)
-    results = await asyncio.gather(*(client.complete(PROMPT, impatient) for _ in range(20)), return_exceptions=True)
-    assert sum(isinstance(result, UnavailableError) for result in results) >= 20 - UNAVAILABLE_AFTER
 
 
 class Servers:
@@ -280,33 +227,6 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
     assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
 
 
-class ServersInTime(Servers):
-    """Servers whose time goes on after so many looks at the clock, between any two of them."""
-
-    looks = math.inf
-
-    @property
-    def now(self) -> float:
-        self.looks -= 1
-        return 100.0 if self.looks >= 0 else 110.0
-
-    @now.setter
-    def now(self, _: float) -> None:
-        pass
-
-
-@pytest.mark.parametrize("looks", range(12))
-def test_a_rest_that_ends_between_two_looks_at_the_clock_ends_for_the_only_request(looks: int) -> None:
-    async def ask_after_an_outage() -> None:
-        servers = ServersInTime(1)
-        await servers.fail()
-        servers.looks = looks
-        # No other request ends, which would wake this one.
-        await asyncio.wait_for(servers.ask(), 60.0)
-
-    run_virtually(ask_after_an_outage())
-
-
 @pytest.mark.parametrize("is_answered", [True, False])
 async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
     servers = Servers(50)
@@ -342,21 +262,6 @@ def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pyte
     run_virtually(requests())
     silences = re.findall(r"No answer from http://fake/v1 for (\d+) s; (\d) requests wait", caplog.text)
     assert silences == [(str(seconds), "2") for seconds in range(60, 970, 60)]
-
-
-async def test_a_server_that_rests_gets_no_request_that_waited_for_a_slot() -> None:
-    servers = Servers(1)
-    async with contextlib.AsyncExitStack() as first:
-        first.enter_context(contextlib.suppress(ServerBusyError))
-        await first.enter_async_context(servers.pool.turn("train"))
-        waiting = asyncio.create_task(servers.pool.turn("train").__aenter__())
-        await asyncio.sleep(0)
-        servers.now += 1.0
-        raise ServerBusyError("429", 30.0)
-    with pytest.raises(ServerBusyError, match="began to rest"):
-        await waiting
-    [state] = servers.pool.states
-    assert state.room("train") == 1 and 30.0 <= state.rest_s("train") <= 33.0, "it counts as no further failure"
 
 
 async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_request_with_each_answer() -> None:

@@ -67,12 +67,6 @@ async def test_a_budget_that_was_spent_on_thinking_gives_an_empty_completion_tha
     assert client.servers.metrics() == {"inference/servers_unavailable": 0.0}
 
 
-async def test_no_choices_beside_an_error_are_an_error(byte_tokenizer: Any) -> None:
-    server = adapter(ChatAdapter, {"choices": [], **says("the model is gone")})
-    with pytest.raises(InferenceError, match="the model is gone"):
-        await answered(server, byte_tokenizer)
-
-
 @pytest.mark.parametrize(
     ("message", "text"),
     [
@@ -226,21 +220,6 @@ async def test_a_gateway_that_routes_only_v1_is_a_stock_server(gateway: Any) -> 
     assert [url.removeprefix("http://h:1") for url, _ in server.sent] == ["/generate", "/generate"]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ((503, says("loading")), NOT_FOUND, "loading"),
-        ((502, "bad gateway"), PAGE, "bad gateway"),
-        ((403, "no"), (404, says("The model `m` does not exist.")), "The model `m`"),
-        ((502, "bad gateway"), (503, says("loading")), "loading"),
-        (NOT_FOUND, (404, says("The model `m` does not exist.")), "The model `m`"),
-    ],
-)
-async def test_of_two_errors_the_error_that_says_more_is_reported(first: Any, second: Any, said: str) -> None:
-    with pytest.raises(InferenceError, match=said):
-        await adapter(VllmAdapter, first, second).sample(PROMPT, GROUP)
-
-
 MISSING_PROMPTS = [{"type": "missing", "loc": ["body", "prompts"], "msg": "Field required", "input": {}}]
 
 
@@ -265,12 +244,6 @@ async def test_a_server_of_another_type_is_recognised(answer: Any, remedy: str) 
     assert "context_length" not in caught.value.advice
     with pytest.raises(RequestRefusedError, match=remedy):
         raise RequestRefusedError(caught.value.advice)
-
-
-@pytest.mark.parametrize("body", [[says("Key expired")], [{"message": "Key expired"}], ["Key expired"]])
-async def test_an_error_in_a_list_keeps_its_sentence(body: Any) -> None:
-    with pytest.raises(InferenceError, match="500: Key expired"):
-        await adapter(ChatAdapter, (500, body)).sample(PROMPT, GROUP)
 
 
 # --- the tokenizer of the server
@@ -338,19 +311,3 @@ async def test_a_wrong_tokenizer_is_an_error_of_the_settings(byte_tokenizer: Any
         EnvironmentSetupError, match=r"'my/tokenizer' is not the tokenizer of the model 'm' .* env.tokenizer_name"
     ):
         await server(shifted(ids)).sample(PROMPT, GROUP)
-
-
-async def test_the_tokenizers_are_compared_until_a_text_is_long_enough_and_then_no_more(byte_tokenizer: Any) -> None:
-    def reply(text: str, ids: list[int]) -> Any:
-        return {"logprobs": [[[{str(token): -0.5}] for token in ids]], "finish_reasons": ["stop"], "text": [text]}
-
-    ids = list(TEXT.encode())
-    server = adapter(VllmAdapter, reply("5", [53]), reply(TEXT, ids), reply(TEXT, shifted(ids)))
-    server._tokenizer = byte_tokenizer
-    for _ in range(3):
-        await server.sample(PROMPT, GROUP)
-    server = adapter(VllmAdapter, reply("5", [53]), reply(TEXT, shifted(ids)))
-    server._tokenizer = byte_tokenizer
-    await server.sample(PROMPT, GROUP)
-    with pytest.raises(EnvironmentSetupError):
-        await server.sample(PROMPT, GROUP)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +34,6 @@ from reasoning_gym_environment.inference.servers import (
     Reply,
     ServerAdapter,
     pause_in,
-    sentence_in,
 )
 from reasoning_gym_environment.utils.http import HttpReply, is_local
 
@@ -141,27 +137,6 @@ async def test_a_malformed_reply_is_an_error_of_its_server(kind: type[ServerAdap
         await adapter(kind, (200, text)).sample(PROMPT, GROUP)
 
 
-async def test_a_malformed_error_or_list_of_models_is_ignored() -> None:
-    with pytest.raises(InferenceError, match="answers 500"):
-        await adapter(VllmAdapter, (500, "[" * 100_000)).sample(PROMPT, GROUP)
-    server = adapter(VllmAdapter, {}, models=[{"id": "m", "max_model_len": math.inf}])
-    await server.find_context()
-    assert server.context_length is None
-
-
-def test_the_message_of_a_broken_reply_is_found_in_linear_time() -> None:
-    began = time.process_time()
-    assert sentence_in("<" * 200_000) == "<" * 300
-    assert time.process_time() - began < 2.0, "quadratic time would be 20 s"
-
-
-async def test_half_of_a_surrogate_pair_in_a_text_is_tokenized_as_a_question_mark(byte_tokenizer: Any) -> None:
-    server = adapter(ChatAdapter, {"choices": [{"message": {"content": "\ud800"}, "finish_reason": "length"}]})
-    server._tokenizer = byte_tokenizer
-    [sampled] = (await server.sample(PROMPT, GROUP)).completions
-    assert sampled.ids == list(b"?")
-
-
 @pytest.mark.parametrize(
     ("message", "opened", "text"),
     [
@@ -192,12 +167,6 @@ def test_hosts_without_a_dot_and_loopback_addresses_are_local() -> None:
         assert is_local(f"http://{host}/v1"), host
     for host in ("a.com", "10.0.0.1", "[2001:db8::1]:80", "128.0.0.1", "127.0.0.1.example.com"):
         assert not is_local(f"https://{host}/v1"), host
-
-
-async def test_a_malformed_address_is_an_error_of_the_server() -> None:
-    config = SimpleNamespace(base_url="http://[::1/v1", model_name="m", api_key="x", timeout=2, server_type="T")
-    server: Any = ChatAdapter(AtroposServer(config=config), None)
-    assert "http://[::1/v1/models: " in str(await server.why_unreachable(2.0))
 
 
 @pytest.mark.parametrize(
@@ -292,16 +261,6 @@ async def test_a_refused_first_request_is_repeated_in_other_forms(refuses_n: boo
     assert ("max_tokens" in body) is not refuses_name
 
 
-async def test_the_name_of_the_token_limit_is_found_without_the_first_request() -> None:
-    def answer(body: Any) -> Any:
-        return (422, says("refused")) if "max_tokens" in body else CHAT
-
-    server = adapter(ChatAdapter, answer)
-    for requests in (2, 3):
-        await server.sample(PROMPT, GROUP)
-        assert len(server.sent) == requests
-
-
 @pytest.mark.parametrize(("status", "requests"), [(400, 4), (401, 1)])
 async def test_a_server_that_refuses_every_form_is_quoted_with_its_first_refusal(status: int, requests: int) -> None:
     refusals = [(status, says(f"refusal {number}")) for number in range(4)]
@@ -309,26 +268,6 @@ async def test_a_server_that_refuses_every_form_is_quoted_with_its_first_refusal
     with pytest.raises(RequestRefusedError, match="refusal 0"):
         await server.probe(PROMPT, RequestParameters(4, 6000, 1.0))
     assert len(server.sent) == requests
-
-
-async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_nevertheless() -> None:
-    started = asyncio.Event()
-    server = adapter(ChatAdapter, CHAT)
-
-    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
-        if method == "GET" or body["n"] > 1:
-            return HttpReply(400, b"", {})
-        started.set()
-        await asyncio.sleep(3600)
-        raise AssertionError("the probe is cancelled first")
-
-    server._exchange = exchange
-    probing = asyncio.ensure_future(server.probe(PROMPT, RequestParameters(4, 6000, 1.0)))
-    await started.wait()
-    probing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await probing
-    assert server.completions_per_request == 1
 
 
 async def test_the_number_of_choices_and_the_context_length_are_found_too() -> None:

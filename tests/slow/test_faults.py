@@ -55,16 +55,3 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
     report = happened("sigterm", tmp_path)
     assert report["signed_off"] == len(report["ends"]) == 3
     assert report["groups_made_twice"] == 0
-
-
-def test_replies_that_cannot_be_used_cost_no_batch(tmp_path: Path) -> None:
-    report = happened("bad_replies", tmp_path)
-    # A line for each kind of reply when it first occurs, and a line with its count at the end.
-    assert (report["lost_batches"], report["lines"]) == (0, 6)
-
-
-def test_several_environments_keep_their_shares_when_run_api_restarts_and_one_is_killed(tmp_path: Path) -> None:
-    report = happened("shares", tmp_path, restarts=2)
-    assert report["as_at_the_start"], report["shares"]
-    first = report["shares"][0]
-    assert (first["env_weights"], first["unallocated_fraction"]) == ([0.25] * 4, 0.6)

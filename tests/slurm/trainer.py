@@ -16,7 +16,7 @@ from pathlib import Path
 
 import requests
 
-from testing.support import get_json, next_batch, wait_for
+from testing.support import next_batch, register_trainer, wait_for
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 4
@@ -35,19 +35,15 @@ def register(url: str, folder: Path, first_step: int, steps: int) -> None:
         return False
 
     wait_for(answers, "run-api")
-    registration = {
-        "wandb_group": "test",
-        "wandb_project": "test",
-        "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
-        "max_token_len": 8192,
-        "checkpoint_dir": str(folder / "checkpoints"),
-        "save_checkpoint_interval": 1,
-        "starting_step": first_step,
-        "num_steps": steps,
-    }
-    requests.post(f"{url}/register", json=registration, timeout=60).raise_for_status()
-    # The first request for a batch lets the environments in.
-    get_json(f"{url}/batch")
+    register_trainer(
+        url,
+        batch_size=GROUP_SIZE * GROUPS_PER_BATCH,
+        max_token_len=8192,
+        checkpoint_dir=str(folder / "checkpoints"),
+        save_checkpoint_interval=1,
+        starting_step=first_step,
+        num_steps=steps,
+    )
 
 
 def train(url: str, folder: Path, steps: int) -> None:
