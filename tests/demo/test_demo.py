@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -85,11 +84,3 @@ def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
     ):
         assert print_summary(results(5), results(right), checks, tmp_path, tmp_path) == code
         assert told in capsys.readouterr().out
-
-
-def test_the_next_command_starts_without_an_active_virtual_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_summary(results(5), results(7), Checks(groups=8), tmp_path, tmp_path)
-    [command] = re.findall(r"^next: +(\S+) report", capsys.readouterr().out, re.MULTILINE)
-    assert os.access(Path(command).resolve(), os.X_OK)

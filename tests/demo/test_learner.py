@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from examples.demo.learner import Learner
-from examples.demo.model import Shape, Trainer, Transformer, sequences_of
+from examples.demo.model import Shape, Trainer, Transformer
 from reasoning_gym_environment.records import MASKED
 from testing.inference_server import GenerationRequest, GivenPrompt
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
-OFF = {"set_advantage_to_zero": True}
 
 Batch = dict[str, Any]
 
@@ -33,13 +32,6 @@ def group_of(model: Transformer, scores: list[float], overrides: Any = None, shi
     logprobs = [[1.0, 1.0, *(one + shift)] for one in model.logprobs(tokens, [2, 2])]
     masks = [[MASKED, MASKED, *one[2:]] for one in tokens]
     return {"tokens": tokens, "masks": masks, "scores": scores, "inference_logprobs": logprobs, "overrides": overrides}
-
-
-def test_advantages_are_normalised_in_the_group_and_an_override_is_heeded(model: Transformer) -> None:
-    first, second = sequences_of(group_of(model, [1.0, 0.0]))
-    assert (first.start, first.advantage, second.advantage) == (2, pytest.approx(1.0, 1e-3), pytest.approx(-1.0, 1e-3))
-    first, second = sequences_of(group_of(model, [1.0, 0.0], [None, OFF]))
-    assert (first.advantage, second.advantage) == (pytest.approx(1.0, 1e-3), 0.0)
 
 
 def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Transformer) -> None:

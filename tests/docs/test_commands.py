@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.commands.export_items import DEFAULT_ITEM_FORMAT, EVAL
-from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS
 from testing.report_samples import write_dump, write_results
 
 from .test_pages import PAGES, ROOT
@@ -108,30 +106,3 @@ def run_ours(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReasoningGymEnv, "__init__", start)
     monkeypatch.setattr(sys, "argv", ["reasoning-gym-env"])
     cli.main([str(path) for one in arguments for path in (Path().glob(one) if "/*." in one else [one])])
-
-
-PARQUET = re.compile(r"([\w/-]+)/(\w+\.parquet)")
-
-
-def test_files_that_other_programs_read_are_written_by_our_commands() -> None:
-    named = set()
-    for page in PAGES:
-        text = page.read_text("utf-8")
-        written = set()
-        for command in command_lines(text):
-            written |= files_written_by((of_ours(command) or "").split())
-        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        found = {f"{folder}/{file}" for folder, file in PARQUET.findall("".join(blocks))}
-        assert found <= written, page.name
-        named |= found
-    assert "held_out/test.parquet" in named
-
-
-def files_written_by(command: list[str]) -> set[str]:
-    """The file of rows of `export --items`; nothing for other commands."""
-    if command[:1] != ["export"] or "--items" not in command:
-        return set()
-    options = dict(zip(command[1::2], command[2::2], strict=True))
-    split = "eval" if options["--items"] == EVAL else "train"
-    file = ITEM_FORMATS[options.get("--format", DEFAULT_ITEM_FORMAT)].files[split]
-    return {f"{options['--to']}/{file}"}

@@ -26,9 +26,9 @@ def happened(name: str, tmp_path: Path, **settings: Any) -> dict[str, Any]:
     return report
 
 
-def test_kill_9_at_twenty_random_moments(tmp_path: Path) -> None:
-    report = happened("kill_9", tmp_path, seed=int.from_bytes(tmp_path.name.encode(), "little"))
-    assert (report["kills"], report["orphans"]) == (20, 0)
+def test_kill_9_at_random_moments(tmp_path: Path) -> None:
+    report = happened("kill_9", tmp_path, kills=12, seed=int.from_bytes(tmp_path.name.encode(), "little"))
+    assert (report["kills"], report["orphans"]) == (12, 0)
     assert report["groups_before_the_last_start"] > 0
 
 
@@ -40,13 +40,13 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_an_inference_server_that_is_gone_fails_cuts_and_hangs(tmp_path: Path) -> None:
-    report = happened("inference", tmp_path)
+    report = happened("inference", tmp_path, for_s=3.0)
     assert len(report["seconds_to_ten_groups_after"]) == 5
     assert report["items_given_up"] == 0
 
 
 def test_a_restarted_and_a_hanging_trajectory_api_and_a_late_trainer(tmp_path: Path) -> None:
-    report = happened("api_restart", tmp_path)
+    report = happened("api_restart", tmp_path, for_s=2.0)
     assert report["registered_again"] == report["restarts"] == 2
     assert report["registered_again_after_a_hang"] == 0
 
