@@ -34,7 +34,7 @@ from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, ReasoningGym
 from testing import level_student
 from testing.curriculum_runs import skyrl as curriculum
 from testing.hostile_answers import ATTACK_TASK
-from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "skyrl.md"
 THINKING_OPENED = "with_thinking_opened"
@@ -106,11 +106,9 @@ def run_all(problem: PromptedProblem, texts: list[str]) -> list[Episode]:
         return list(executor.map(lambda text: run(problem, text), texts))
 
 
-@in_each_format
-def test_completions_earn_what_they_earn_everywhere(tmp_path: Path, answer_format: str) -> None:
-    """Also if the environment was registered with another answer format."""
+def test_completions_earn_what_they_earn_everywhere(tmp_path: Path) -> None:
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
         groups = all_groups(tasks, marker)
     for group in groups:
         problem = group.problem

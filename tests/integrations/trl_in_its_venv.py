@@ -27,7 +27,7 @@ from reasoning_gym_environment.integrations.trl import GRPOTasks
 from testing import level_student
 from testing.curriculum_runs import trl as curriculum
 from testing.hostile_answers import ATTACK_TASK
-from tests.integrations.completions import SETTINGS, TASKS, all_groups, in_each_format
+from tests.integrations.completions import SETTINGS, TASKS, all_groups
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -151,12 +151,9 @@ def test_the_held_out_questions_are_asked_before_during_and_after(tasks: Tasks, 
     assert not {question for split, _, question in run.asked if split == "train"} & {one.question for one in held_out}
 
 
-@in_each_format
-def test_a_completion_earns_here_what_it_earns_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_format: str
-) -> None:
+def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "touched"
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
         groups = all_groups(tasks, marker)
         problems = iter([group.problem for group in groups])
         monkeypatch.setattr(ItemStream, "next", lambda _: next(problems))

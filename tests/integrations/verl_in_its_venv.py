@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, Ex
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
 from reasoning_gym_environment.integrations.verl_dataset import STORE_SUFFIX, CurriculumDataset
-from reasoning_gym_environment.records import AnswerFormat
 from testing import level_student
 from testing.curriculum_runs import verl as curriculum
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
@@ -52,17 +51,17 @@ MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "t
 REWARD_KWARGS = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK}
 
 
-def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
+def configuration() -> DictConfig:
     """verl's own configuration, with the reward function of the package."""
     config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
     assert isinstance(config, DictConfig)
     config.actor_rollout_ref.model.path = str(MODEL)
     config.reward.num_workers = 1
-    config.reward.reward_manager.name = manager
+    config.reward.reward_manager.name = "naive"
     config.reward.custom_reward_function = {
         "path": "pkg://reasoning_gym_environment.integrations.verl",
         "name": "compute_score",
-        "reward_kwargs": {**REWARD_KWARGS, **reward_kwargs},
+        "reward_kwargs": REWARD_KWARGS,
     }
     return config
 
@@ -82,11 +81,7 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def groups(marker: Path) -> list[Group]:
-    return groups_in_format(AnswerFormat.TAGS, marker)
-
-
-def groups_in_format(answer_format: AnswerFormat, marker: Path) -> list[Group]:
-    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format.value) as tasks:
+    with Tasks([*TASKS, ATTACK_TASK], **SETTINGS) as tasks:
         return [readable(group) for group in all_groups(tasks, marker)]
 
 
@@ -105,12 +100,8 @@ def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
 def rows(
     groups: list[Group], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
 ) -> RLHFDataset:
-    return rows_of(groups, tokenizer, tmp_path_factory.mktemp("rows"))
-
-
-def rows_of(groups: list[Group], tokenizer: PreTrainedTokenizerBase, folder: Path) -> RLHFDataset:
     """The rows of the problems, in the same order, as verl's dataset reads them from parquet."""
-    path = folder / "train.parquet"
+    path = tmp_path_factory.mktemp("rows") / "train.parquet"
     made = [row_of(index, group.problem) for index, group in enumerate(groups)]
     write_rows(path, ITEM_FORMATS["verl"], made)
     config = configuration().data
@@ -153,22 +144,10 @@ async def rewards_of(worker: RewardLoopWorker, batches: list[DataProto]) -> list
     return rewards
 
 
-@pytest.mark.parametrize("answer_format", AnswerFormat)
 async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
-    marker: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, answer_format: AnswerFormat
+    groups: list[Group], rows: RLHFDataset, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    groups = await asyncio.to_thread(groups_in_format, answer_format, marker)
-    rows = rows_of(groups, tokenizer, tmp_path)
-    await compare_rewards(RewardLoopWorker(configuration("naive")), groups, rows, tokenizer)
-
-
-async def compare_rewards(
-    worker: RewardLoopWorker,
-    groups: list[Group],
-    rows: Sequence[dict[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    """Fails unless each completion earns what the table says."""
+    worker = RewardLoopWorker(configuration())
     batches = []
     rewards = []
     for index, group in enumerate(groups):
