@@ -245,8 +245,8 @@ SHARE_WITHOUT_RIGHT_ANSWER = {
 
 @pytest.mark.parametrize("task", sorted(SHARE_WITHOUT_RIGHT_ANSWER))
 def test_some_items_have_no_right_answer(task: str) -> None:
-    dataset = library.create_dataset(task, seed=1, size=100)
-    said = [is_sound(task, dataset[index]) for index in range(100)]
+    dataset = library.create_dataset(task, seed=1, size=200)
+    said = [is_sound(task, dataset[index]) for index in range(200)]
     assert 0 < said.count(False) <= SHARE_WITHOUT_RIGHT_ANSWER[task] * len(said)
 
 
