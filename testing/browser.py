@@ -22,7 +22,6 @@ import aiohttp
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 STARTS_WITHIN_S = 60.0
 WAITS_S = 60.0
-KEY_CODES = {"Tab": {"windowsVirtualKeyCode": 9}, "Enter": {"windowsVirtualKeyCode": 13}}
 
 TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")]
   .filter((node) => !node.closest(".scroll, nav, .sr") && node.getBoundingClientRect().right > innerWidth + 1)
@@ -81,16 +80,6 @@ class Browser:
                 return
             await asyncio.sleep(0.1)
         raise RuntimeError(f"Not true within {WAITS_S:g} s: {condition}")
-
-    async def press(self, *keys: str) -> None:
-        """Press keys such as Tab, Enter and ArrowDown."""
-        for key in keys:
-            # Without its text, Enter activates nothing.
-            text = {"text": "\r"} if key == "Enter" else {}
-            await self.send(
-                "Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **text, **KEY_CODES.get(key, {})
-            )
-            await self.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
     async def picture(self, *, width: int, height: int | None = None, top: int = 0) -> bytes:
         """Return a PNG of the page, from `top` for `height` pixels, or to the end of the page."""

@@ -102,29 +102,6 @@ async def test_the_policy_stops_what_escaping_would_have_missed(folder: Path) ->
         await page.until(f"document.title === '{MARK}'")
 
 
-async def test_the_keyboard_reaches_samples_and_curves(folder: Path) -> None:
-    async with opened_browser() as page:
-        await page.open((folder / "run.html").as_uri(), width=1400)
-        await page.until(READY)
-        await page.value("document.getElementById('table').focus()")
-        await page.press("ArrowDown", "ArrowDown", "Enter")
-        await page.until("!document.getElementById('detail').hidden")
-        await page.until("document.querySelector('[aria-selected=true]')?.id === 'row-1'")
-        await page.press("End")
-        await page.until("document.querySelector('[aria-selected=true]')?.id === 'row-6239'")
-        await page.press("Escape")
-        await page.until("document.getElementById('detail').hidden")
-        # Texts that arrive after Escape are not shown.
-        await page.value("new Promise((resolve) => setTimeout(resolve, 300))")
-        assert await page.value("document.getElementById('detail').hidden")
-        legend = "document.querySelector('#curves .u-legend').textContent"
-        assert "32.3%" not in await page.value(legend)
-        await page.value("document.querySelector('#curves .plot').focus()")
-        await page.press("Home")
-        # The focus alone changes the legend, too.
-        await page.until(f"{legend}.includes('32.3%')")
-
-
 async def test_filters_find_what_the_numbers_say(folder: Path) -> None:
     first, second = load([folder / "before", folder / "after"]).evaluations
     comparison = compare(first, second)

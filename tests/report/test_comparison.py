@@ -42,19 +42,6 @@ def test_a_difference_of_five_questions_is_never_clear(tmp_path: Path, questions
     assert row.is_clear == is_clear
 
 
-def test_the_two_sides_of_a_difference_are_of_the_questions_that_both_have(tmp_path: Path) -> None:
-    path = write_results(tmp_path / "a", tasks=2, per_task=8, attacks=False)
-    [before] = load([path]).evaluations
-    right = [{**sample, "score": 1.0} for sample in before.samples]
-    half = [sample if sample["index"] < 4 else {**sample, "score": None} for sample in right]
-    mixed = [{**sample, "score": float(sample["index"] < 4)} for sample in before.samples]
-    comparison = compare(replace(before, samples=mixed), replace(before, samples=half))
-    assert comparison.unpaired == 8
-    for row in [*comparison.measures, *comparison.tasks]:
-        assert row.first.questions == row.second.questions == row.difference.questions
-        assert row.second.value - row.first.value == pytest.approx(row.difference.value)
-
-
 def test_answers_to_different_questions_or_graded_differently_are_not_compared(tmp_path: Path) -> None:
     first, other = evaluation(tmp_path / "a"), evaluation(tmp_path / "b", manifest="ffff")
     native = replace(first, parameters={**first.parameters, "verification": "native"})

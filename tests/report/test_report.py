@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.curves import curves_of
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main, write_page
 from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, dumped_scopes, policy, render, shown
-from reasoning_gym_environment.report.samples import TEXT_LIMIT, questions_of, select
 from reasoning_gym_environment.storage.lines import described
 from testing.report_samples import (
     ATTACKS,
@@ -119,15 +117,6 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
 
 
-def test_files_of_process_with_the_same_name_have_different_labels(tmp_path: Path) -> None:
-    line = group_line("a_task", 0, 1, [1.0] * 8, Random(1))
-    paths = [write_lines(tmp_path / folder / "run.jsonl", [line]) for folder in ("a", "b", "c/b")]
-    sources = load(paths)
-    assert {run.label for run in sources.runs} == {"run", "b/run", str(paths[2].with_suffix(""))}
-    rollouts = Page(render(sources, title="t", max_rollouts=99)).rollouts
-    assert len({rollout["source"] for rollout in rollouts}) == 3
-
-
 def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "run.jsonl", [group_line("a_task", n, 1, [1.0] * 8, Random(1)) for n in range(300)])
     page = tmp_path / "run.html"
@@ -145,15 +134,6 @@ def test_a_page_that_cannot_be_written_in_full_leaves_the_earlier_page(tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "run.html"}
 
 
-@pytest.mark.parametrize(("groups", "bins"), [(1, 1), (3, 1), (5, 1), (8, 2), (161, 40), (1000, 40)])
-def test_every_point_of_a_curve_covers_at_least_four_groups(groups: int, bins: int, tmp_path: Path) -> None:
-    dumped = [group_line("a_task", number, 1, [1.0] * 8, Random(1)) for number in range(groups)]
-    [run] = load([write_lines(tmp_path / "run.jsonl", dumped)]).runs
-    counts = curves_of(run.groups, 40)["groups"]
-    assert sum(counts) == groups and len(counts) == bins
-    assert min(counts) >= min(4, groups)
-
-
 # --- how much it holds
 
 
@@ -168,31 +148,6 @@ def test_a_long_list_of_samples_is_cut_evenly_and_a_note_says_so(folder: Path) -
     )
     assert {rollout["outcome"] for rollout in kept} == {rollout["outcome"] for rollout in every}
     assert f"{len(kept)} of {len(every)} samples, taken in turn from all sources, tasks and outcomes" in page.words
-
-
-def test_the_samples_of_a_question_stay_together_also_those_of_two_models(folder: Path) -> None:
-    sources = load([folder / "before", folder / "after", folder / "dumps"])
-    questions = list(questions_of(sources))
-    compared = [question for question in questions if len({source for source, _ in question.samples}) == 2]
-    assert sum(len(question.samples) == 6 for question in compared) >= 30, "three completions of each model"
-    for limit in (0, 1, 7, 100):
-        kept = select(questions, limit)
-        assert sum(len(question.samples) for question in kept) <= limit
-        assert all(question in questions for question in kept)
-
-
-def test_texts_stay_in_their_files_until_the_page_needs_them_and_long_ones_are_cut(folder: Path) -> None:
-    file = folder / "before" / "samples.jsonl"
-    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    long = json.dumps({**json.loads(first), "question": "x" * (TEXT_LIMIT + 5)}) + "\n"
-    # An empty line and a broken one move the places of the later lines.
-    file.write_text("".join([*others, "\n", "{\n", long]), encoding="utf-8")
-    sources = load([folder / "before", folder / "dumps"])
-    assert "xxxxx" not in repr(sources) and "<think>" not in repr(sources)
-    every = Page(render(sources, title="t", max_rollouts=9999)).rollouts
-    [longest] = [rollout["question"] for rollout in every if rollout["question"].startswith("xxxxx")]
-    assert longest.endswith("x … [5 characters more]") and len(longest) < TEXT_LIMIT + 40
-    assert any(rollout["thinking"] for rollout in every)
 
 
 # --- what it reads
@@ -241,17 +196,6 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     sources = load([path])
     assert sources.malformed == {str(path): len(bad)} and len(sources.evaluations[0].samples) == 30
     assert f"{len(bad)} lines of" in words_of(path)
-
-
-def test_shares_are_of_the_questions_that_have_a_score(tmp_path: Path) -> None:
-    path = write_results(tmp_path / "model", tasks=2, per_task=5, attacks=False) / "samples.jsonl"
-    samples = [json.loads(line) for line in path.open(encoding="utf-8")]
-    for sample in samples:
-        if sample["index"] > 1:
-            sample.update(score=None, outcome="unscored", unscored_reason="timeout")
-    words = words_of(write_lines(path, samples))
-    assert "of 4 questions right" in words
-    assert f"{samples[0]['task']} (2)" in words and "(5)" not in words
 
 
 def test_what_cannot_be_shown_or_written_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -326,33 +270,3 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
         (None, "memory"),
         (None, "crashed"),
     ]
-
-
-def test_questions_without_an_index_are_told_apart(tmp_path: Path) -> None:
-    def line(question: str, right: int) -> dict[str, Any]:
-        scores = [float(number < right) for number in range(4)]
-        return {"messages": [talk(question, "a")] * 4, "scores": scores, "masks": [[-100, 5]] * 4}
-
-    sources = load([write_lines(tmp_path / "g.jsonl", [line(f"question {n}", n % 5) for n in range(10)])])
-    [found] = dumped_scopes(sources)
-    assert (found.questions, found.completions) == (10, 40) and {"pass@1", "pass@2", "pass@4"} <= found.estimates.keys()
-
-
-def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scored(tmp_path: Path) -> None:
-    outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
-    lines = [
-        {
-            **dumped_group(outcomes[number // 4], index=100 + 10 * number, native_score=1.0),
-            **{"sampled_at_step": number, "scored_at_step": number + number % 3},
-        }
-        for number in range(12)
-    ]
-    for name, part in (("rollouts_r_0000", lines[1::2]), ("FAILED_rollouts_r_0000", lines[::2])):
-        write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
-    [run] = load([tmp_path]).runs
-    columns = curves_of(run.groups, 40)
-    assert (columns["item"], columns["groups"]) == ([115.0, 155.0, 195.0], [4, 4, 4])
-    told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, None, 0.0], "tokens": [20.0, None, 20.0]}
-    told |= {"staleness": [0.75, 1.0, 1.25], "step": [2.25, 6.5, 10.75]}
-    for name, values in told.items():
-        assert columns[name] == values, name

@@ -149,13 +149,13 @@ Submit = Callable[..., Job]
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path, tokenizer_dir: Path) -> Iterator[Submit]:
-    """`submit(is_exclusive=True, steps=3, ENVIRONMENTS=2)`: a job that has been submitted, and ends with the test."""
+    """`submit(ENVIRONMENTS=2)`: a job that has been submitted, and ends with the test."""
     jobs = []
 
-    def begin(*, is_exclusive: bool, steps: int = FOREVER, exit_code: int = 0, **values: Any) -> Job:
+    def begin(**values: Any) -> Job:
         python = f"cd {shlex.quote(str(ROOT))}; exec {shlex.quote(sys.executable)} -m"
         server = f"{python} tests.slurm.inference_server $SLURMD_NODENAME $INFERENCE_PORT $MODEL"
-        trainer = f'{python} tests.slurm.trainer "$RUN_DIR/trainer" {steps} {exit_code}'
+        trainer = f'{python} tests.slurm.trainer "$RUN_DIR/trainer" {FOREVER} 0'
         edited: dict[str, Any] = {
             "VENV": f'"{sys.prefix}"',
             "MODEL": f'"{tokenizer_dir}"',
@@ -164,7 +164,7 @@ def submit(cluster: Cluster, tmp_path: Path, tokenizer_dir: Path) -> Iterator[Su
             **values,
         }
         script = tmp_path / "my_run.sbatch"
-        script.write_text(edit(SCRIPT.read_text("utf-8"), edited, is_exclusive), "utf-8")
+        script.write_text(edit(SCRIPT.read_text("utf-8"), edited), "utf-8")
         job = Job(cluster, tmp_path, cluster.submit(script))
         jobs.append(job)
         return job
@@ -175,8 +175,8 @@ def submit(cluster: Cluster, tmp_path: Path, tokenizer_dir: Path) -> Iterator[Su
         job.wait_until_ended()
 
 
-def edit(text: str, values: dict[str, Any], is_exclusive: bool) -> str:
-    """The script with other values in its second block, and without `--exclusive` in its first if it is unwanted."""
+def edit(text: str, values: dict[str, Any]) -> str:
+    """The script with other values in its second block, and without `--exclusive` in its first."""
     for name, value in values.items():
         text, count = re.subn(
             rf"^{name}=('[^']*'|\S+)", lambda _, line=f"{name}={value}": line, text, flags=re.MULTILINE
@@ -185,9 +185,8 @@ def edit(text: str, values: dict[str, Any], is_exclusive: bool) -> str:
     settings = "  include_tasks: chain_sum\n  num_eval_samples_per_task: 2\n"
     text, count = re.subn(r"^  group_size: 8\n", f"  group_size: 4\n{settings}", text, flags=re.MULTILINE)
     assert count == 1, "group_size is not among the settings to edit"
-    if not is_exclusive:
-        text, count = re.subn(r"^#SBATCH --exclusive\n", "", text, flags=re.MULTILINE)
-        assert count == 1, "--exclusive is not among the options to edit"
+    text, count = re.subn(r"^#SBATCH --exclusive\n", "", text, flags=re.MULTILINE)
+    assert count == 1, "--exclusive is not among the options to edit"
     return text
 
 
@@ -226,7 +225,7 @@ def assert_closed_in_order(job: Job, times: int) -> None:
 
 
 def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:
-    job = submit(is_exclusive=False, ENVIRONMENTS=2)
+    job = submit(ENVIRONMENTS=2)
     job.wait_for_batches(2)
     job.cluster.run("scontrol", "requeue", job.number)
     job.wait_until_requeued(restarts=1)
@@ -258,7 +257,7 @@ def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on
 
 
 def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submit) -> None:
-    job = submit(is_exclusive=False, REQUEUE_AT_TIME_LIMIT="yes")
+    job = submit(REQUEUE_AT_TIME_LIMIT="yes")
     job.wait_for_batches(1)
     job.set_remaining_minutes(3)
     job.wait_until_requeued(restarts=1)

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -75,18 +74,6 @@ def test_checkout_with_a_missing_dependency_is_an_error_and_not_replaced(clone: 
     output = run(clone).stdout
     assert output.startswith(f"ERROR The reasoning-gym checkout at {checkout} cannot be imported: Module")
     assert "not_installed_anywhere" in output
-
-
-def test_the_registry_is_a_copy() -> None:
-    library.registry().clear()
-    dataset_class, config_class = library.registry()["chain_sum"]
-    assert (dataset_class.__name__, config_class.__name__) == ("ChainSumDataset", "ChainSumConfig")
-
-
-def test_a_reasoning_gym_without_a_registry_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_factory", lambda: SimpleNamespace(TASKS={}))
-    with pytest.raises(EnvironmentSetupError, match=r"The registry of reasoning-gym .* cannot be read: AttributeError"):
-        library.registry()
 
 
 def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
