@@ -50,7 +50,9 @@ def honest_answers(entries: list[dict[str, Any]]) -> list[str]:
     return [right, other, *slips, f"The answer is {right}.", "42", "I do not know", "\\boxed{7}", ""]
 
 
-@pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix", "graph_color"))
+@pytest.mark.parametrize(
+    "task", each({*GUARDS, "chain_sum", "graph_color"}, "chain_sum", "countdown", "binary_matrix", "graph_color")
+)
 async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader, task: str) -> None:
     dataset, entries = items(task)
     answers = honest_answers(entries)
