@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from types import TracebackType
+from collections.abc import Callable
+from typing import Any
 
 CHUNK_BYTES = 2**16
 
@@ -20,7 +20,7 @@ class DelayingProxy:
     def __init__(self, target_port: int = 0, delay_s: float = 0.0) -> None:
         self.target_port = target_port
         self.delay_s = delay_s
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[Any] | None] = set()
 
     async def __aenter__(self) -> DelayingProxy:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
@@ -28,70 +28,34 @@ class DelayingProxy:
         self.url = f"http://127.0.0.1:{port}"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._server.close()
-        for connection in self._connections:
+        connections = [connection for connection in self._connections if connection is not None]
+        for connection in connections:
             connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
+        await asyncio.gather(*connections, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
+        connection = asyncio.current_task()
+        self._connections.add(connection)
         try:
-            await self._relay(reader, writer)
-        # The client sees a closed connection, as it does when the server itself goes away.
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
+            requests = _copy(reader, server_writer, lambda: 0.0)
+            answers = _copy(server_reader, writer, lambda: self.delay_s)
+            await asyncio.gather(requests, answers)
         except (OSError, asyncio.CancelledError):
+            # The client sees a closed connection, as it does when the server itself goes away.
             pass
         finally:
-            self._connections.discard(task)
+            self._connections.discard(connection)
             writer.close()
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
-        requests = asyncio.create_task(_copy(reader, target_writer))
-        try:
-            await self._answer(target_reader, writer)
-        finally:
-            requests.cancel()
-            await asyncio.gather(requests, return_exceptions=True)
-            target_writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Copy until the server closes the connection."""
-        loop = asyncio.get_running_loop()
-        parts: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        forwarding = asyncio.create_task(_forward(parts, writer))
-        try:
-            while True:
-                part = await reader.read(CHUNK_BYTES)
-                parts.put_nowait((loop.time() + self.delay_s, part))
-                if not part:
-                    break
-            await forwarding
-        finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while part := await reader.read(CHUNK_BYTES):
-            writer.write(part)
-            await writer.drain()
-        writer.write_eof()
-
-
-async def _forward(parts: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-    """Write each part when it is due, until an empty part."""
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: Callable[[], float]) -> None:
+    """Write each part when it is due, and close the connection after the last part."""
     loop = asyncio.get_running_loop()
-    while True:
-        due, part = await parts.get()
-        await asyncio.sleep(due - loop.time())
-        if not part:
-            return
-        writer.write(part)
-        await writer.drain()
+    due = 0.0
+    while part := await reader.read(CHUNK_BYTES):
+        due = max(due, loop.time() + delay())
+        loop.call_at(due, writer.write, part)
+    loop.call_at(due, writer.close)
