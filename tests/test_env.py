@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import logging
 import math
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from atroposlib.envs.base import BaseEnv
 
 from reasoning_gym_environment import __version__
 from reasoning_gym_environment.atropos.evaluate import UNFINISHED
@@ -23,7 +20,6 @@ from reasoning_gym_environment.inference.prompts import system_prompt
 from testing.env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from testing.inference_server import Generation
 from testing.mock_dialects import ThreadedMockServer
-from testing.process_table import until
 
 
 @pytest.fixture
@@ -224,29 +220,6 @@ async def test_what_a_killed_process_leaves_of_its_results_is_removed_by_the_nex
         assert metrics["results"]["all"]
     names = sorted(path.name for path in tmp_path.iterdir())  # noqa: ASYNC240
     assert names == ["step-25", "step-50"]
-
-
-async def test_training_continues_while_the_disk_of_the_results_hangs(
-    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
-    is_writing = threading.Event()
-    may_end = threading.Event()
-    write = BaseEnv.evaluate_log
-
-    async def write_slowly(writer: Any, *arguments: Any, **options: Any) -> None:
-        is_writing.set()
-        # The event loop of this test sets it, if nothing stops this loop.
-        assert may_end.wait(60)
-        await write(writer, *arguments, **options)
-
-    monkeypatch.setattr(type(env), "evaluate_log", write_slowly)
-    evaluation = asyncio.ensure_future(env.evaluate())
-    await until(is_writing.is_set)
-    assert not evaluation.done()
-    may_end.set()
-    await evaluation
-    assert (tmp_path / "step-0" / "metrics.json").exists()
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

@@ -47,10 +47,8 @@ class FamilyStudent:
     [
         ("Qwen 2.5", AnswerFormat.BOXED),
         ("gpt-oss", AnswerFormat.TAGS),
-        ("gpt-oss", AnswerFormat.BOXED),
         ("Magistral", AnswerFormat.TEXT),
         ("Gemma 2", AnswerFormat.TAGS),
-        ("DeepSeek R1", AnswerFormat.TEXT),
     ],
 )
 async def test_right_answers_are_paid_and_wrong_answers_are_not(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,6 @@ from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import HeldOut, Tasks
-from reasoning_gym_environment.api import PromptedProblem
-from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations.openenv import SharedQuestion, SharedQuestions
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
@@ -115,42 +111,6 @@ async def test_levels_follow_the_rewards_of_groups_and_of_single_sessions(sums: 
             alone.append(observation["level"])
             await first.step(right_answer(observation))
     assert 0 == levels[0] < levels[-1] < alone[-1], (levels, alone)
-
-
-class SpyStream:
-    def __init__(self) -> None:
-        self.drawn = 0
-        self.observed: list[tuple[int, list[float | None]]] = []
-
-    def next(self) -> PromptedProblem:
-        self.drawn += 1
-        entry = {"question": "?", "answer": "", "metadata": {}}
-        number = self.drawn
-        return PromptedProblem("chain_sum", "arithmetic", "train", index=number, seed=number, config={}, entry=entry)
-
-    def observe(self, problem: PromptedProblem, rewards: list[float | None]) -> None:
-        self.observed.append((problem.index, [*rewards]))
-
-
-def test_a_question_is_observed_once_when_the_last_session_of_its_group_has_finished() -> None:
-    stream = SpyStream()
-    shared = SharedQuestions(stream)  # type: ignore[arg-type]
-    first = shared.join("a", 3)
-    with pytest.raises(EnvironmentSetupError, match="group_size of group a: expected 3, got 2"):
-        shared.join("a", 2)
-    other = shared.join("b", 1)
-    shared.finish(first, 1.0)
-    assert shared.join("a", 3) is shared.join("a", 3) is first
-    # The next session of this name belongs to the next group.
-    assert shared.join("a", 3).problem.index == 3
-    shared.finish(first, None)
-    assert stream.observed == []
-    shared.finish(first, 0.0)
-    shared.finish(other, 1.0)
-    assert stream.observed == [(1, [1.0, None, 0.0]), (2, [1.0])]
-    # A held-out question teaches the stream nothing.
-    shared.finish(SharedQuestion(replace(first.problem, split="eval")), 1.0)
-    assert len(stream.observed) == 2
 
 
 async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -> None:

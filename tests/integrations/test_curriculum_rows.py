@@ -78,30 +78,6 @@ def test_a_row_stays_what_its_first_reader_got(store: LevelStore) -> None:
     assert max(row.recipe.level or 0 for row in readers[1].read(range(40, 60))) > 0
 
 
-def test_two_readers_at_the_same_time_agree(store: LevelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = CurriculumRows(store.path), CurriculumRows(store.path)
-    keep = LevelStore.keep
-    overtaken = []
-
-    def keep_late(self: LevelStore, row: int, task: str, level: int | None, recipe: str) -> str:
-        """Another process reads the row while this one makes its item at a level that has changed."""
-        if not overtaken:
-            overtaken.append(row)
-            monkeypatch.setattr(LevelStore, "keep", keep)
-            for number in range(1, 40):
-                answer(second[number])
-            second[row]
-            other = json.loads(self.recipe(row) or "")
-            recipe = json.dumps({**other, "seed": other["seed"] + 1})
-        return keep(self, row, task, level, recipe)
-
-    monkeypatch.setattr(LevelStore, "keep", keep_late)
-    row = first[0]
-    assert overtaken == [0]
-    assert row.problem.entry == second[0].problem.entry
-    assert row.recipe == second[0].recipe
-
-
 class WordTokenizer:
     """One token for each word."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,15 +29,6 @@ async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
         yield grader
     finally:
         await grader.close()
-
-
-@pytest.fixture
-def unreadable(monkeypatch: pytest.MonkeyPatch) -> object:
-    """A value whose class no worker can import."""
-    module = types.ModuleType("in_this_process_only")
-    exec("class Value: pass", module.__dict__)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module.Value()
 
 
 FILE_TASK = "reads_a_file"

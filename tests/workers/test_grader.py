@@ -131,19 +131,6 @@ async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_cos
     assert "grading/worker_restarts" not in grown
 
 
-async def test_a_group_that_no_worker_can_read_is_unscored_by_name_and_costs_no_worker(
-    grader: SandboxGrader, sum_item: dict[str, Any], unreadable: object
-) -> None:
-    before = Counter(grader.metrics())
-    for config, entry in (({"min_terms": unreadable}, sum_item), ({}, {**sum_item, "metadata": unreadable})):
-        [verdict] = await grader.grade("chain_sum", config, entry, ["1"])
-        assert verdict.status == VerdictStatus.CRASHED
-        assert "a worker cannot read it: ModuleNotFoundError: No module named 'in_this_process_only'" in verdict.detail
-    grader._remembered.clear()
-    assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
-    assert "grading/worker_restarts" not in Counter(grader.metrics()) - before
-
-
 @linux_only
 async def test_every_layer_is_named_and_no_child_outlives_its_group(
     grader: SandboxGrader, sum_item: dict[str, Any]
