@@ -12,6 +12,7 @@ from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from math import gcd as greatest_common_divisor
+from pathlib import Path
 
 from ..solution import Solution, undecided, value
 
@@ -26,13 +27,18 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    # A shift to the right rounds down.
+    ast.LShift: lambda left, right: left * 2**right,
+    ast.RShift: lambda left, right: left // 2**right,
+    ast.Pow: lambda left, right: Fraction(left ** int(right)),
 }
 
 
 def evaluate(expression: str, variables: Mapping[str, Fraction] | None = None) -> Fraction:
     """The exact value of an expression of numbers and variables.
 
-    Raises ValueError for anything but numbers, the variables, parentheses, signs and `+ - * / **`.
+    Raises ValueError for anything but numbers, the variables, parentheses, signs and `+ - * / // **`.
     """
     # As a float, a decimal with many digits would lose some of its digits. So the parser gets names instead.
     values = dict(variables or {})
@@ -57,9 +63,7 @@ def _value_of(node: ast.expr, variables: Mapping[str, Fraction]) -> Fraction:
     if isinstance(node, ast.BinOp):
         left = _value_of(node.left, variables)
         right = _value_of(node.right, variables)
-        if isinstance(node.op, ast.Pow):
-            return Fraction(left ** int(right))
-        return OPERATIONS[type(node.op)](left, right)
+        return Fraction(OPERATIONS[type(node.op)](left, right))
     raise ValueError(f"expected an expression of numbers, found {ast.dump(node)}")
 
 
@@ -113,31 +117,10 @@ def basic_arithmetic(question: str) -> Solution:
 
 def bitwise_arithmetic(question: str) -> Solution:
     """`... Reply only with the final hexidecimal value.` and a line with `(0x60ee - 0xc2ed)`"""
-    expression = question.strip().splitlines()[-1].strip()
-    result = _integer_of(ast.parse(expression, mode="eval").body)
+    expression = re.sub(r"0x[0-9a-f]+", lambda found: str(int(found.group(), 16)), question.strip().splitlines()[-1])
+    result = evaluate(expression)
     sign = "-" if result < 0 else ""
-    return value(f"{sign}0x{abs(result):x}")
-
-
-def _integer_of(node: ast.expr) -> int:
-    """The value of an expression of integers of any length. A shift to the right rounds down."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_integer_of(node.operand)
-    assert isinstance(node, ast.BinOp), "the task has binary operations only"
-    left = _integer_of(node.left)
-    right = _integer_of(node.right)
-    if isinstance(node.op, ast.LShift):
-        return left * 2**right
-    if isinstance(node.op, ast.RShift):
-        return left // 2**right
-    if isinstance(node.op, ast.Add):
-        return left + right
-    if isinstance(node.op, ast.Sub):
-        return left - right
-    assert isinstance(node.op, ast.Mult), "the task has five operations"
-    return left * right
+    return value(f"{sign}0x{abs(result.numerator):x}")
 
 
 def chain_sum(question: str) -> Solution:
@@ -1160,319 +1143,32 @@ WORDS = {
 """Words that the patterns of word problems read as numbers. A month counts as 30 days."""
 A_NUMBER = rf"([$£€]?(?:\d+/\d+|\d+(?:,\d{{3}})*(?:\.\d+)?)|{'|'.join(WORDS)})"
 
-WORD_PROBLEMS: Sequence[tuple[str, Callable[..., Fraction]]] = (
-    ("exercise for # the amount ... exercised for # minutes ... exercised for # minutes", lambda k, a, b: k * (a + b)),
-    ("picks # ... picks # ... picks # times the number of", lambda a, b, k: a + b + k * a),
-    (
-        "bought # ... which cost # each, # ... which cost # each, and a ... which cost #.",
-        lambda a, p, b, q, r: a * p + b * q + r,
-    ),
-    (
-        "she had # budgeted ... have # in ... ride ... #. A round of ... is #. The ... cost # a ride",
-        lambda budget, tokens, rides, game, ride: budget // (tokens + game + rides * ride) - 1,
-    ),
-    (
-        "I have # liters of ... that are # water and ... to # liters of ... that is # water. ... spill # liter",
-        lambda a, share_a, b, share_b, spilt: (a - spilt) * share_a + b * share_b,
-    ),
-    (
-        "he sold # boxes of ... and # fewer boxes of ... he sold # more boxes ... and # boxes of ... cost # and "
-        "... cost #",
-        lambda a, fewer, more, b, p, q: (2 * a + more) * p + (2 * b - fewer) * q,
-    ),
-    (
-        "slew # ... slew # as many ... slew # as many ... slew # as many",
-        lambda a, b, c, d: a * b * c * d,
-    ),
-    (
-        "class of # students has various hobbies. # like to ... # like to ... is # the number that prefer",
-        lambda total, a, b, k: total - a - b - k * b,
-    ),
-    ("has # and wants to buy # ... costs #.", lambda money, number, price: money - number * price),
-    (
-        "has # times as many ... friends as ... has # times as many friends on ... has # friends on",
-        lambda k, m, friends: friends / k * m,
-    ),
-    (
-        "exactly # times as fast ... processes # customers ... if they work all days of the week",
-        lambda k, n: 7 * (n + k * n),
-    ),
-    (
-        "takes ... # minutes to finish a ... and # minutes to finish a ... solved # ... and # ",
-        lambda a, b, n, m: a * n + b * m,
-    ),
-    ("is made out of # ... # times as many ... there are # ", lambda a, k, total: total - a - k * a),
-    (
-        "knitting winter wear for her # ... takes # skeins of wool to make a ... # for a ... # for a ... # for a "
-        "pair ... # for a pair",
-        lambda n, a, b, c, d, e: n * (a + b + c + d + e),
-    ),
-    (
-        "pen pal with # people. He stopped being penpals with # of them. They each send # letters a week "
-        "that are # pages long. He responds in kind. He can write a page every # minutes.",
-        lambda n, stopped, letters, pages, minutes: (n - stopped) * letters * pages * minutes / 60,
-    ),
-    ("currently # years apart in age ... who is younger than ... is # years old", lambda apart, age: age + apart / 2),
-    (
-        "has # calories per serving. If a # ... bag has # servings ... target is # and you have already consumed #",
-        lambda per, weight, servings, target, eaten: (target - eaten) / per * weight / servings,
-    ),
-    (
-        "A loaf of ... costs #. ... cost # each. How much more do # loaves of ... cost than # ",
-        lambda loaf, other, n, m: n * loaf - m * other,
-    ),
-    (
-        "costs # per ... costs # more since ... a week's worth ... he uses # ... per day ... for #. How",
-        lambda price, more, uses, treat: price * (100 + more) / 100 * uses * 7 + treat,
-    ),
-    ("team hid # ... twins each found # ... except # were found", lambda total, each, left: total - 2 * each - left),
-    (
-        "dog has # puppies, # of which have spots ... dog has # puppies, # of which",
-        lambda a, spots_a, b, spots_b: 100 * (spots_a + spots_b) / (a + b),
-    ),
-    (
-        "received # new potted plants ... has # potted plants on each of the # window ledges ... give # potted",
-        lambda new, each, ledges, given: new + (each - given) * ledges,
-    ),
-    ("There are # girls in the park. If there are # times the number of boys", lambda girls, k: girls + k * girls),
-    (
-        "sold ... for #. ... amount to # of the selling price ... that is # of the selling price. If he also paid "
-        "# for",
-        lambda price, a, b, loan: price - price * (a + b) / 100 - loan,
-    ),
-    ("scored # points ... scored # more than # as many", lambda a, more, share: a + more + share * a / 100),
-    (
-        "is # ... long ... requires # ... of space. ... owns # flowers. Each flowering plant costs # at",
-        lambda length, each, owned, price: (length / each - owned) * price,
-    ),
-    ("finished # of a # piece puzzle, and then started and finished another # piece", lambda k, a, b: k * a + b),
-    ("to cover # of the cost ... if he has # and ... costs #?", lambda share, has, cost: cost - share * cost - has),
-    (
-        "has # jars of ... can decorate # ... holds # ",
-        lambda jars, each, holds: jars * each / holds,
-    ),
-    (
-        "has # # bills. He buys # ... for # each. He also buys # packs of ... for # each",
-        lambda n, bill, a, p, b, q: n * bill - a * p - b * q,
-    ),
-    ("A kid has # ... has # fewer", lambda a, fewer: 2 * a - fewer),
-    (
-        "bought a new package of ... a package of # new ... she used # of the ... a total of # ",
-        lambda new, used, total: total + used - new,
-    ),
-    (
-        "buys # shares of a stock for # each. The stock price increases # the first year ... decreases # in",
-        lambda n, price, up, down: n * price * (100 + up) / 100 * (100 - down) / 100,
-    ),
-    (
-        "currently # ... balls, # ... balls, and # ... balls ... cost #, ... cost # and ... cost #.",
-        lambda a, b, c, p, q, r: a * p + b * q + c * r,
-    ),
-    (
-        "hid # dozen eggs ... finds # eggs. ... finds # times as many as ... finds # less than ... finds # as many",
-        lambda dozens, a, k, less, share: 12 * dozens - a - k * a - (k * a - less) * (1 + share),
-    ),
-    (
-        "has a bag of ... with # inside ... dropped # of them ... only came up with #. ... # of them he picked up",
-        lambda a, dropped, found, wrong: a - dropped + found - wrong,
-    ),
-    (
-        "takes # minutes to cover every # miles of the city. If the city is # miles",
-        lambda t, miles, city: city / miles * t,
-    ),
-    (
-        "has # signatures in her book, and ... has #. ... want to reach # signatures",
-        lambda a, b, goal: goal - a - b,
-    ),
-    ("can juggle # balls. # of the balls are ... and # of the", lambda n, a, b: n * a / 100 * b / 100),
-    (
-        "watched a #-hour episode of his favorite show each night ... a few episodes of a #-minute show ... watched "
-        "a #-hour episode and a #-minute show ... watched two #-hour episodes. If he watched # hours",
-        lambda a, b, c, d, e, total: (60 * (total - 2 * a - c - 2 * e) - d) / b,
-    ),
-    (
-        "in # minutes. When the water is warm ... in # minutes more than # times as long ... to swim # ",
-        lambda cold, more, k, n: n * (more + k * cold - cold),
-    ),
-    (
-        "do # fewer hours of ... work, losing #/hour ... charges #.",
-        lambda hours, rate, price: hours * rate - price,
-    ),
-    (
-        "rolling a #-sided die ... rolls a number greater than # than that he rolls two odd numbers in a row",
-        lambda n, k: 100 * ((n - k) / n - (math.ceil(n / 2) / n) ** 2),
-    ),
-    (
-        "rolling a #-sided die ... rolls a number greater than # than that he rolls two even numbers in a row",
-        lambda n, k: 100 * ((n - k) / n - (n // 2 / n) ** 2),
-    ),
-    ("found # as many ... as ... there were # ", lambda k, n: n + k * n),
-    (
-        "orbits the sun every # years ... when he was # years old ... when he was # times the age",
-        lambda period, age, k: k * age - period,
-    ),
-    ("of ... is # ... of ... drinks # ... has # calories per", lambda size, n, calories: size * n * calories),
-    (
-        "needs # ... and each ... needs # ... less than # the amount ... If there are # ... and # ",
-        lambda a, less, k, n, m: a * n + (k * a - less) * m,
-    ),
-    (
-        "can peel # ... a minute and saute # ... in # minutes ... peel and saute # ",
-        lambda peel, saute, t, n: n / peel + n / saute * t,
-    ),
-    (
-        "There are # students playing ... and # that number playing ... There are # boys and # girls playing",
-        lambda a, k, boys, girls: a + k * a + boys + girls,
-    ),
-    ("in the ratio of #:#. If she used a total of # ", lambda a, b, total: total * a / (a + b)),
-    ("have # minutes to walk ... takes them # minutes ... another # minutes", lambda total, a, b: total - a - b),
-    (
-        "beyond her # budget ... selling price of #. ... which is # of the selling price ... that is # of the selling",
-        lambda budget, price, a, b: price + price * (a + b) / 100 - budget,
-    ),
-    ("is # years old. In # years ... will be # times as old as", lambda age, later, k: k * age - later),
-    (
-        "works for # weeks every month and for # days every week. If he gets paid # every day ... works for a year",
-        lambda weeks, days, paid: 12 * weeks * days * paid,
-    ),
-    (
-        "The area of ... is # square meters. If the length of his room is # meters, what is the perimeter",
-        lambda area, length: 2 * (length + area / length),
-    ),
-    (
-        "The area of ... is # square feet. If the length of his room is # yards, what is the perimeter of the "
-        "room in feet",
-        lambda area, yards: 2 * (3 * yards + area / (3 * yards)),
-    ),
-    (
-        "infects # people. Every day, each infected person infects # others ... after # days",
-        lambda n, k, days: n * (1 + k) ** int(days),
-    ),
-    ("they've made # ... They have # ... # ", lambda total, a, b: total - a - b),
-    ("has # tubes of ... and # tubes of ... has # as many ... and # as many", lambda a, b, k, m: a * k + b * m),
-    (
-        "blocks has # blocks in it ... has # stuffed animals inside ... has # multicolored ... up to #.",
-        lambda a, b, c, total: total - a - b - c,
-    ),
-    ("cards, there are # ... cards, and # more", lambda a, more: 2 * (a + a * (100 + more) / 100)),
-    (
-        "space for # people ... # seats for graduates and # seats",
-        lambda n, graduates, faculty: (n - graduates - faculty) / graduates,
-    ),
-    ("have # ... of fence between them ... getting # ", lambda total, more: (total - more) / 2),
-    (
-        "capacity of # ... with # occupied ... # patients are admitted into the clinic each day ... after # weeks",
-        lambda n, share, patients, weeks: n - n * share - patients * 7 * weeks,
-    ),
-    (
-        "there is # times as much ... a total of # ... bought # ... bought # fewer ... than the #",
-        lambda k, a, b, fewer, _: a + k * a + b + b - fewer,
-    ),
-    (
-        "In a #-item quiz, # of the questions ... sure to get # of the ... and # of the",
-        lambda n, share, right, others: n * share / 100 * right / 100 + n * (100 - share) / 100 * others,
-    ),
-    (
-        "for # per ... for # per ... for # per ... to the nearest dollar. If ... sells # ... # ... # ",
-        lambda p, q, r, a, b, c: a * _half_up(p) + b * _half_up(q) + c * _half_up(r),
-    ),
-    (
-        "gets # emails a day. # of those emails don't require ... in a # day work week",
-        lambda n, share, days: n * (100 - share) / 100 * days,
-    ),
-    (
-        "is # ... long, and people slide down at # ... is # ... long, but steeper, so people slide down at # ",
-        lambda a, v, b, w: a / v - b / w,
-    ),
-    (
-        "from # different apartment complexes. The first # have # apartments each and the last one is # bigger than "
-        "the other # combined ... collects garbage # times a week ... gets paid # per collection",
-        lambda _, n, each, bigger, __, times, paid: n * each * (2 + bigger / 100) * times * paid,
-    ),
-    (
-        "has # light ... spools of thread, # dark ... spools of thread, # light ... spools of thread, and # dark",
-        lambda a, b, c, d: (a, b, c, d),
-    ),
-    (
-        "has # ... field. There are # ... per ... every # months",
-        lambda area, each, months: area * each * 12 / months,
-    ),
-    (
-        "for #, a pair of ... for # more than ... originally # but were on sale for # price. She had a coupon for # "
-        "off the package of # ",
-        lambda a, more, c, share, coupon, package: a + a + more + c * share + package - coupon,
-    ),
-    ("submit a #-page ... She already finished writing # of the", lambda n, share: n - n * share),
-    (
-        "There are # ... at ... # of them are girls. ... # ... girls and # ... boys were absent",
-        lambda n, girls, _, absent: n - girls - absent,
-    ),
-    (
-        "eats # eggs a day for # days and then increases it to # eggs a day for # days",
-        lambda a, days, b, more_days: (a * days + b * more_days) / 12,
-    ),
-    (
-        "includes # ... of walking on the beach and # ... of walking on the sidewalk. On the sidewalk, ... walks "
-        "at # the rate ... If # minutes",
-        lambda beach, sidewalk, k, minutes: minutes + sidewalk / (beach / minutes * k),
-    ),
-    (
-        "# pop in the first # seconds of cooking, then # times that amount ... increase to # times the initial popping "
-        "rate ... slows down to # the rate ... the heat, # of the number",
-        lambda n, _, k, m, share, rest: n + k * n + m * n + m * n * share * (1 + rest),
-    ),
-    (
-        "eats # ... per day, ... eats # ... per day, and ... eats # ... in one #",
-        lambda a, b, c, days: (a + b + c) * days,
-    ),
-    (
-        "She ate # slice, ... ate # more than her, and ... ate # more than",
-        lambda a, more, again: 3 * a + 2 * more + again,
-    ),
-    ("can hold # ... If he has # ... and # ", lambda each, n, plates: n - each * plates),
-    (
-        "(with # letters) until she knows it. She writes it in full #, writes # of it once, then re-writes everything",
-        lambda n, times, share: 2 * (n * times + n * share),
-    ),
-    (
-        "re-writing the alphabet until she knows it. She writes it in full #, writes # of it once, then re-writes "
-        "everything",
-        lambda times, share: 2 * (26 * times + 26 * share),
-    ),
-    (
-        "class of # students, # of the class are ... remaining class, # of the students",
-        lambda n, a, b: n * a / 100 + n * (100 - a) / 100 * b / 100,
-    ),
-    (
-        "for # cents and ... for # cents. ... spent # and got # bags of ... and had # of his money left",
-        lambda p, q, money, n, left: (money * (100 - left) - n * p) / q,
-    ),
-    (
-        "bought # dozen ... cost # per dozen, # dozen ... cost # per dozen, and # dozen ... for # per dozen",
-        lambda a, p, b, q, c, r: a * p + b * q + c * r,
-    ),
-    (
-        "has # ... can eat # ... a day while ... can eat # times as much",
-        lambda n, a, k: n / (a + k * a),
-    ),
+WORD_PROBLEMS = Path(__file__).with_name("word_problems.txt")
+"""A pattern and a formula for each template. `<name>` stands for a number, and `...` for any words."""
+
+SPOOLS = (
+    "has <a> light ... spools of thread, <b> dark ... spools of thread, <c> light ... spools of thread, and <d> dark"
 )
-"""Pairs of a sentence pattern and its formula. `#` stands for a number and `...` for any words."""
+"""The only template whose formula depends on a word of the question."""
 
 
 def gsm_symbolic(question: str) -> Solution:
     """`There are 29 girls in the park. If there are 3 times the number of boys in the park, how many kids ...?`"""
     question = " ".join(question.split())
+    if re.search(_pattern(SPOOLS), question):
+        return _share_of_spools(question)
     results = []
-    for sentences, formula in WORD_PROBLEMS:
+    for template in WORD_PROBLEMS.read_text(encoding="utf-8").split("\n\n"):
+        sentences, _, formula = template.partition("\n= ")
         found = re.search(_pattern(sentences), question)
         if found is not None:
-            results.append(formula(*map(_number, found.groups())))
+            names = re.findall(r"<(\w+)>", sentences)
+            numbers = dict(zip(names, map(_number, found.groups()), strict=True))
+            results.append(evaluate(formula, numbers))
     if len(results) != 1:
         return undecided("template not read" if not results else "several templates fit")
-    if isinstance(results[0], tuple):
-        return _share_of_spools(question, results[0])
-    result = Fraction(results[0])
     # Decimals are the usual notation of amounts of money, hours and litres.
+    result = results[0]
     decimal = exact_decimal(result)
     return Solution([decimal or str(result)], judge=lambda key: as_fraction(key) == result)
 
@@ -1480,7 +1176,7 @@ def gsm_symbolic(question: str) -> Solution:
 def _pattern(sentences: str) -> str:
     pattern = re.escape(sentences)
     pattern = pattern.replace(re.escape(" ... "), ".*? ")
-    return pattern.replace(re.escape("#"), A_NUMBER + "%?")
+    return re.sub(r"<\w+>", lambda _: A_NUMBER + "%?", pattern)
 
 
 def _number(text: str) -> Fraction:
@@ -1492,13 +1188,9 @@ def _number(text: str) -> Fraction:
     return number.limit_denominator(1000) if len(decimals) > 10 else number
 
 
-def _half_up(number: Fraction) -> int:
-    return math.floor(number + Fraction(1, 2))
-
-
-def _share_of_spools(question: str, numbers: Sequence[Fraction]) -> Solution:
+def _share_of_spools(question: str) -> Solution:
     """The percentage of spools of a colour. The question lists two shades of one colour, and two of another colour."""
-    colours = re.findall(r"\d+ (?:light|dark) (\w+)", question)
+    spools = re.findall(r"(\d+) (?:light|dark) (\w+)", question)
     asked = re.findall(r"What percent of her spools are (\w+)\?", question)[0]
-    matching = [number for number, colour in zip(numbers, colours, strict=True) if colour == asked]
-    return exact_number(100 * sum(matching, Fraction(0)) / sum(numbers))
+    matching = sum(int(number) for number, colour in spools if colour == asked)
+    return exact_number(Fraction(100 * matching, sum(int(number) for number, _ in spools)))

@@ -1,1 +1,0 @@
-"""The comparison with the original environment: compare.py and its parts."""
