@@ -25,6 +25,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -65,9 +66,7 @@ def texts_of(right: str, other: str) -> dict[str, str]:
         "another item's answer": other,
         "in bold": f"**{right}**",
         "boxed": f"\\boxed{{{right}}}",
-        "with words": f"The answer is {right}",
         "a part of it": right[: max(1, len(right) // 2)],
-        "upper case": right.upper(),
         "empty": "",
     }
     texts = {kind: f"<think>I guess.</think>\n<answer>{answer}</answer>" for kind, answer in answers.items()}
@@ -184,8 +183,9 @@ async def observe(options: argparse.Namespace, groups: Sequence[Group], folder: 
             await env._save_rollouts_to_jsonl()
             await env._save_failed_rollouts_to_jsonl()
         await env.close()
-    # A table is compared by its columns.
-    values = {name: getattr(value, "columns", None) or float(value) for name, value in metrics.items()}
+    # A table is compared by its columns. Metrics of tasks have one name.
+    by_task = re.compile("|".join(f"/{task}/" for task in reasoning_gym.factory.DATASETS))
+    values = {by_task.sub("/TASK/", name): getattr(value, "columns", value) for name, value in metrics.items()}
     return {"groups": found, "dumps": list(lines_of(dumps, env.run_uuid)), "metrics": values}
 
 
@@ -255,7 +255,7 @@ def compare_dumps(there: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str
         "files": [sorted({line["file"] for line in side}) for side in (there, here)],
         "original_only": sorted(lines[0].keys() - lines[1].keys()),
         "ours_only": sorted(lines[1].keys() - lines[0].keys()),
-        "other_scores": {name: [side[name] for side in lines] for name in both if lines[0][name] != lines[1][name]},
+        "other_scores": [name for name in both if lines[0][name] != lines[1][name]],
     }
 
 
@@ -286,7 +286,7 @@ def main() -> None:
     if options.side:
         groups = pickle.loads(Path("../groups.pickle").read_bytes())
         found = asyncio.run(observe(options, groups, Path.cwd()))
-        Path("found.json").write_text(json.dumps(found), encoding="utf-8")
+        Path("found.json").write_text(json.dumps(found, default=float), encoding="utf-8")
         return
     groups = make_groups(options.groups, options.seed)
     with tempfile.TemporaryDirectory(prefix="compare-") as name:

@@ -1,7 +1,7 @@
 """Compare the curriculum in each trainer with the stream of `serve`: the level of each task after the same groups.
 
     python -m benchmarks.curriculum_in_trainers            # all trainers, in their environments (.venv-verl, ...)
-    python -m benchmarks.curriculum_in_trainers verl trl   # some
+    python -m benchmarks.curriculum_in_trainers verl trl   # some; `rows` is a plain loop
 
 A simulated student answers nine in ten questions right up to a certain level of each task, and one in ten above it. The
 script uses the parts of the trainers that run without a GPU (testing/curriculum_runs). Prints JSON.
@@ -27,8 +27,8 @@ from testing import level_student
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TRAINERS = ("verl", "skyrl", "trl", "verifiers")
-"""The names of the environments, and of the modules in testing/curriculum_runs."""
+TRAINERS = ("rows", "verl", "skyrl", "trl", "verifiers")
+"""A plain loop over the rows, and trainers, by the names of their environments (testing/curriculum_runs)."""
 
 
 def stream(groups: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {"serve": {"tasks": stream(options.groups)}}
     with tempfile.TemporaryDirectory() as folder:
-        for trainer in ("rows", *(options.trainers or TRAINERS)):
+        for trainer in options.trainers or TRAINERS:
             path = Path(folder) / f"{trainer}.sqlite"
             store = new_store(path, **level_student.STORE)
             begun = time.monotonic()

@@ -1,9 +1,9 @@
-"""Measure the cost and the safety of the scoring sandbox: python benchmarks/scoring.py [--quick] > scoring.json
+"""Measure the cost of the scoring sandbox: python benchmarks/scoring.py [--quick] > scoring.json
 
 Measures groups per second, latency, processor time and memory for groups of 12 honest answers over all tasks. Also
-measures the cost of an answer in this process, in a group of 8, and in a call with a single answer. Checks that the
-sandbox gives the same scores as grading in this process, and reports the effects of hostile answers among honest
-answers. Grading in this process runs reasoning-gym's own verifiers, so it gets honest text only.
+measures the cost of an answer in this process, in a group of 8, and in a call with a single answer, and checks that the
+sandbox gives the same scores as grading in this process. Grading in this process runs reasoning-gym's own verifiers, so
+it gets honest text only. The tests send hostile answers to the sandbox.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import os
 import random
 import statistics
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from testing.hostile_answers import HOSTILE_ANSWERS
 
 GROUP_SIZE = 12
 SHARED_SIZE = 8
@@ -147,25 +144,6 @@ def memory_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Pss:")[1].split()[0]) / 1024
 
 
-async def measure_hostile(grader: SandboxGrader, groups: Sequence[Group]) -> dict[str, float]:
-    """Half of each group's answers are hostile: effects, honest answers with another score, statuses."""
-    tally: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        marker = Path(folder, "marker")
-        hostile = [text.replace("<marker>", str(marker)) for text in HOSTILE_ANSWERS.values()]
-        for task, entry, answers in groups:
-            honest = answers[: GROUP_SIZE // 2]
-            expected = [verdict.value for verdict in await grader.grade(task, {}, entry, honest)]
-            for start in range(0, len(hostile), GROUP_SIZE // 2):
-                batch = hostile[start : start + GROUP_SIZE // 2]
-                verdicts = await grader.grade(task, {}, entry, [*honest, *batch])
-                tally["neighbours"] += len(honest)
-                tally["neighbours_lost"] += sum(v.value != e for v, e in zip(verdicts, expected, strict=False))
-                tally.update(f"hostile_{verdict.status.value}" for verdict in verdicts[len(honest) :])
-        tally["effects"] = await asyncio.to_thread(lambda: int(marker.exists()))
-    return dict(sorted(tally.items()))
-
-
 async def measure_equality(grader: SandboxGrader, groups: Sequence[Group]) -> dict[str, Any]:
     """Honest answers, sandboxed and in this process. Those that time out have no score to compare."""
     compared, different = 0, []
@@ -192,7 +170,6 @@ async def main() -> dict[str, Any]:
     grader = SandboxGrader(num_workers=2)
     await grader.start()
     report["layers"] = grader.describe()
-    report["hostile"] = await measure_hostile(grader, groups[: len(tasks)])
     report["equality"] = await measure_equality(grader, groups)
     await grader.close()
     return report

@@ -8,14 +8,13 @@ and the score of this answer in release 0.1.25:
     refuses    a right answer without a full score, because of its notation
 
 This script scores each answer again, both bare and inside answer tags, as the environment for Atropos does. If the
-verifier raises an error, the score is 0. The table has, for each task, the number of holes that remain; `--json` prints
-every line with its current score. Exits with 1 if a hole remains.
+verifier raises an error, the score is 0. The output is JSON: the number of holes that remain, and each case with its
+current score. Exits with 1 if a hole remains.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import os
 import subprocess
@@ -50,7 +49,6 @@ def replayed(case: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="only these")
-    parser.add_argument("--json", action="store_true", help="print each case as a line of JSON")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The items of five tasks follow from it.
@@ -59,19 +57,14 @@ def main() -> int:
     if unknown := {*given.tasks} - {case["task"] for case in cases}:
         parser.error(f"no case is of {', '.join(sorted(unknown))}.")
     found = [replayed(case) for case in cases if not given.tasks or case["task"] in given.tasks]
-    if given.json:
-        print("\n".join(json.dumps(case, ensure_ascii=False) for case in found))
-    else:
-        counts = collections.Counter((case["task"], case["kind"], case["stands"]) for case in found)
-        for task in sorted({case["task"] for case in found}):
-            kinds = ("unsound", "generous", "refuses")
-            told = [f"{kind} {counts[task, kind, True]}" for kind in kinds if counts[task, kind, True]]
-            print(f"{task:26} {', '.join(told) or 'none stands'}")
-        failed = sum(case["paid_now"] is None for case in found)
-        raised = sum("raised" in case for case in found)
-        stand = sum(case["stands"] for case in found)
-        print(f"{stand} of {len(found)} cases stand; {failed} could not be tried; the verifier raised in {raised}.")
-    return int(any(case["stands"] for case in found))
+    report = {
+        "stand": sum(case["stands"] for case in found),
+        "could_not_be_tried": sum(case["paid_now"] is None for case in found),
+        "verifier_raised": sum("raised" in case for case in found),
+        "cases": found,
+    }
+    print(json.dumps(report, indent=1, ensure_ascii=False))
+    return int(report["stand"] > 0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Look for what a learner could find: programs from a question to an answer that are paid without solving it.
 
-    python benchmarks/audit/search.py [TASK ...] [--seconds 20] [--levels easiest,hardest,default] [--json FILE]
+    python benchmarks/audit/search.py [TASK ...] [--seconds 20] [--levels easiest,hardest,default]
 
 A program takes texts from the question, from answers to other items or from a list of constants, and changes, joins and
 repeats them. Those that earn most on the items to search on are changed further; the best are tried again on held-out
@@ -219,7 +219,6 @@ async def main() -> int:
     parser.add_argument("--levels", default="easiest,hardest,default", help="these names, or numbers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--task-modules", default="")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--native", action="store_true", help="with what reasoning-gym alone pays")
     options = parser.parse_args()
     # Answers are refused by the thousand here.
@@ -237,9 +236,9 @@ async def main() -> int:
                 found.append(result)
                 pay = result["pay"]
                 shown = f"{result.get('program', '')[:70]}: {result.get('example', '')[:40]!r}" if pay else ""
-                print(f"{pay:6.3f} {result['in_full']:6.3f}  {task}, {level}, {result['tried']} tried  {shown}")
-            if options.json:
-                options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                line = f"{pay:6.3f} {result['in_full']:6.3f}  {task}, {level}, {result['tried']} tried  {shown}"
+                print(line, file=sys.stderr)
+    print(json.dumps(found, indent=1))
     return int(any(result["pay"] > FARMABLE for result in found))
 
 

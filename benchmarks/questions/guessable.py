@@ -125,7 +125,8 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
             yield mended(task, entry)
 
 
-def is_right(task: str, entry: dict[str, Any], answer: str) -> bool:
+def is_right(task: str, entry: Mapping[str, Any], answer: str) -> bool:
+    """Whether training pays the answer."""
     try:
         return bool(CHECKS[task](entry, answer))
     except CHECK_ERRORS:
@@ -156,10 +157,8 @@ def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
     for number, config in [(None, config_of(task, {})), *levels]:
         with contextlib.redirect_stdout(io.StringIO()):
             share, answer, count = measure(task, config, seconds)
-        print(
-            f"{task}, {'default' if number is None else f'level {number}'}: {share:.3f} of {count}  {answer[:60]!r}",
-            flush=True,
-        )
+        name = "default" if number is None else f"level {number}"
+        print(f"{task}, {name}: {share:.3f} of {count}  {answer[:60]!r}", file=sys.stderr)
         if share > limit:
             config = json.loads(json.dumps(dict(config), default=str))
             teaches_nothing = share > (limit if task in VALIDATORS else HALF)
@@ -186,6 +185,7 @@ def main() -> None:
         }
         if options.write:
             FILE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps(constants, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

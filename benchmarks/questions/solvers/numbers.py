@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import calendar
 import itertools
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -14,57 +14,11 @@ from fractions import Fraction
 from math import gcd as greatest_common_divisor
 from pathlib import Path
 
+from ..common import evaluate
 from ..solution import Solution, undecided, value
 
 Polynomial = dict[int, Fraction]
 """The coefficient of each power of the variable."""
-
-# --- expressions
-
-
-OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    # A shift to the right rounds down.
-    ast.LShift: lambda left, right: left * 2**right,
-    ast.RShift: lambda left, right: left // 2**right,
-    ast.Pow: lambda left, right: Fraction(left ** int(right)),
-}
-
-
-def evaluate(expression: str, variables: Mapping[str, Fraction] | None = None) -> Fraction:
-    """The exact value of an expression of numbers and variables.
-
-    Raises ValueError for anything but numbers, the variables, parentheses, signs and `+ - * / // **`.
-    """
-    # As a float, a decimal with many digits would lose some of its digits. So the parser gets names instead.
-    values = dict(variables or {})
-
-    def named(found: re.Match[str]) -> str:
-        name = f"decimal_{len(values)}"
-        values[name] = Fraction(found.group())
-        return name
-
-    text = re.sub(r"\d+\.\d+", named, expression.strip())
-    return _value_of(ast.parse(text, mode="eval").body, values)
-
-
-def _value_of(node: ast.expr, variables: Mapping[str, Fraction]) -> Fraction:
-    if isinstance(node, ast.Constant):
-        return Fraction(str(node.value))
-    if isinstance(node, ast.Name):
-        return variables[node.id]
-    if isinstance(node, ast.UnaryOp):
-        operand = _value_of(node.operand, variables)
-        return -operand if isinstance(node.op, ast.USub) else operand
-    if isinstance(node, ast.BinOp):
-        left = _value_of(node.left, variables)
-        right = _value_of(node.right, variables)
-        return Fraction(OPERATIONS[type(node.op)](left, right))
-    raise ValueError(f"expected an expression of numbers, found {ast.dump(node)}")
 
 
 def exact_decimal(number: Fraction) -> str | None:
@@ -96,13 +50,23 @@ def as_fraction(text: str) -> Fraction | None:
         return None
 
 
+def close_to(number: Fraction, tolerance: Fraction = Fraction(0)) -> Callable[[str], bool]:
+    """Judges whether an answer is this number, in any notation."""
+
+    def is_right(key: str) -> bool:
+        found = as_fraction(key)
+        return found is not None and abs(found - number) <= tolerance
+
+    return is_right
+
+
 def exact_number(number: Fraction) -> Solution:
     """An exact number, in any notation."""
     answers = [str(number)]
     decimal = exact_decimal(number)
     if decimal is not None and decimal not in answers:
         answers.append(decimal)
-    return Solution(answers, judge=lambda key: as_fraction(key) == number)
+    return Solution(answers, judge=close_to(number))
 
 
 # --- arithmetic
@@ -150,7 +114,7 @@ def decimal_arithmetic(question: str) -> Solution:
     digits = re.findall(r"maximum of (\d+) significant digits", question)[0]
     expression = question.strip().splitlines()[-1].split("=")[0]
     result = rounded_to_digits(evaluate(expression), int(digits))
-    return Solution([f"{result:f}"], judge=lambda key: as_fraction(key) == Fraction(result))
+    return Solution([f"{result:f}"], judge=close_to(Fraction(result)))
 
 
 def count_bits(question: str) -> Solution:
@@ -336,7 +300,7 @@ def number_format(question: str) -> Solution:
     answers = [candidate for candidate, number in zip(candidates, numbers, strict=True) if number == best]
     # Keys are floats, which differ from the candidates after their sixteenth digit.
     tolerance = abs(best) * Fraction(1, 10**14)
-    return Solution(sorted(set(answers)), judge=lambda key: abs(as_fraction(key) - best) <= tolerance)
+    return Solution(sorted(set(answers)), judge=close_to(best, tolerance))
 
 
 def number_filtering(question: str) -> Solution:
@@ -372,13 +336,8 @@ def coin_flip(question: str) -> Solution:
     most = flips if found.group(1) == "at least" else wanted
     ways = sum(math.comb(flips, heads) for heads in range(wanted, most + 1))
     probability = Fraction(ways, 2**flips)
-    solution = exact_number(probability)
-
-    def is_right(key: str) -> bool:
-        number = as_fraction(key)
-        return number is not None and abs(number - probability) <= probability / 10**9
-
-    return Solution([*solution.answers, f"{ways}/{2**flips}"], judge=is_right)
+    answers = [*exact_number(probability).answers, f"{ways}/{2**flips}"]
+    return Solution(answers, judge=close_to(probability, probability / 10**9))
 
 
 def dice(question: str) -> Solution:
@@ -406,26 +365,14 @@ def _with_die(ways: Mapping[int, int], sides: int) -> dict[int, int]:
 
 
 LEGS = {
-    0: ("snake", "leech", "flatworm", "sea slug", "jellyfish"),
-    2: ("bird", "chicken", "duck", "human"),
-    4: ("cat", "cow", "deer", "dog", "elephant", "giraffe", "horse", "lion", "sheep", "tiger"),
-    5: ("starfish",),
-    6: (
-        "ant",
-        "bee",
-        "beetle",
-        "butterfly",
-        "cockroach",
-        "cricket",
-        "firefly",
-        "grasshopper",
-        "insect",
-        "praying mantis",
-        "wasp",
-    ),
-    8: ("scorpion", "spider"),
-    10: ("crab", "lobster", "shrimp"),
-    14: ("woodlouse",),
+    0: "snake, leech, flatworm, sea slug, jellyfish",
+    2: "bird, chicken, duck, human",
+    4: "cat, cow, deer, dog, elephant, giraffe, horse, lion, sheep, tiger",
+    5: "starfish",
+    6: "ant, bee, beetle, butterfly, cockroach, cricket, firefly, grasshopper, insect, praying mantis, wasp",
+    8: "scorpion, spider",
+    10: "crab, lobster, shrimp",
+    14: "woodlouse",
 }
 
 
@@ -433,7 +380,7 @@ def leg_counting(question: str) -> Solution:
     """`Now, how many legs are there in total if you have 2 beetles, 844 praying mantiss?`"""
     legs_of = {}
     for legs, animals in LEGS.items():
-        legs_of.update(dict.fromkeys(animals, legs))
+        legs_of.update(dict.fromkeys(animals.split(", "), legs))
     total = 0
     for number, plural in re.findall(r"(\d+) ([a-z ]+)[,?]", question):
         animal = plural.removesuffix("s")
@@ -574,21 +521,8 @@ def _near_number(number: float, unit: str) -> Solution:
 # --- dates and times
 
 
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+WEEKDAYS = tuple(calendar.day_name)
+MONTHS = tuple(calendar.month_name)[1:]
 ORDINALS = ("first", "second", "third", "fourth", "fifth")
 A_WEEKDAY = "|".join(WEEKDAYS)
 A_MONTH = "|".join(MONTHS)
@@ -1170,7 +1104,7 @@ def gsm_symbolic(question: str) -> Solution:
     # Decimals are the usual notation of amounts of money, hours and litres.
     result = results[0]
     decimal = exact_decimal(result)
-    return Solution([decimal or str(result)], judge=lambda key: as_fraction(key) == result)
+    return Solution([decimal or str(result)], judge=close_to(result))
 
 
 def _pattern(sentences: str) -> str:

@@ -14,16 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..common import Cell, as_text, distances, evaluate, neighbours_of
 from ..solution import Solution, undecided, value
-
-Cell = tuple[int, int]
-"""A row and a column of a grid."""
 
 ENOUGH = 2
 """A search ends after it has found this many solutions."""
 MANY = 20
 """The same limit for puzzles whose key must be among the solutions."""
-NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 
 # --- grids of numbers
 
@@ -33,14 +30,9 @@ def rows_of(text: str, pattern: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if re.fullmatch(pattern, line.strip())]
 
 
-def as_text(rows: Iterable[Iterable[object]]) -> str:
-    """A grid as the tasks write it: blanks between the columns, line ends between the rows."""
-    return "\n".join(" ".join(map(str, row)) for row in rows)
-
-
 def fillings(
-    filled: dict[Cell, int], blanks: set[Cell], allowed: Callable[[Mapping[Cell, int], Cell], set[int]]
-) -> Iterator[dict[Cell, int]]:
+    filled: dict[Any, int], blanks: set[Any], allowed: Callable[[Mapping[Any, int], Any], set[int]]
+) -> Iterator[dict[Any, int]]:
     """All ways to fill the blank cells with allowed values. Tries the cell that has the fewest allowed values first."""
     if not blanks:
         yield dict(filled)
@@ -92,23 +84,20 @@ def futoshiki(question: str) -> Solution:
     size = int(re.findall(r"following (\d+)x", question)[0])
     lines = question.split("\n")
     first = next(index for index, line in enumerate(lines) if re.match(r"[\d_] [ <>] ", line))
-    board = [line.ljust(4 * size) for line in lines[first : first + 2 * size - 1]]
+    board = [line.ljust(4 * size) for line in [*lines[first : first + 2 * size - 1], ""]]
     givens: dict[Cell, int] = {}
     smaller_and_greater: list[tuple[Cell, Cell]] = []
     for row, column in itertools.product(range(size), range(size)):
         character = board[2 * row][4 * column]
         if character != "_":
             givens[row, column] = int(character)
-        right = board[2 * row][4 * column + 2]
-        if right == "<":
-            smaller_and_greater.append(((row, column), (row, column + 1)))
-        if right == ">":
-            smaller_and_greater.append(((row, column + 1), (row, column)))
-        below = board[2 * row + 1][4 * column] if row < size - 1 else " "
-        if below == "∧":
-            smaller_and_greater.append(((row, column), (row + 1, column)))
-        if below == "∨":
-            smaller_and_greater.append(((row + 1, column), (row, column)))
+        right = (board[2 * row][4 * column + 2], (row, column + 1))
+        below = (board[2 * row + 1][4 * column], (row + 1, column))
+        for sign, other in (right, below):
+            if sign in "<∧":
+                smaller_and_greater.append(((row, column), other))
+            if sign in ">∨":
+                smaller_and_greater.append((other, (row, column)))
     cells = list(itertools.product(range(size), range(size)))
     greater_than = {cell: [great for small, great in smaller_and_greater if small == cell] for cell in cells}
     smaller_than = {cell: [small for small, great in smaller_and_greater if great == cell] for cell in cells}
@@ -121,14 +110,10 @@ def futoshiki(question: str) -> Solution:
 
     answers = []
     for solution in itertools.islice(fillings(givens, set(cells) - givens.keys(), allowed), MANY):
-        answer = []
-        for index, line in enumerate(board):
-            characters = list(line)
-            for column in range(size):
-                if index % 2 == 0:
-                    characters[4 * column] = str(solution[index // 2, column])
-            answer.append("".join(characters).rstrip())
-        answers.append("\n".join(answer))
+        picture = [list(line) for line in board[:-1]]
+        for (row, column), number in solution.items():
+            picture[2 * row][4 * column] = str(number)
+        answers.append("\n".join("".join(line).rstrip() for line in picture))
     return Solution(answers, why=f"{len(answers)} solutions found")
 
 
@@ -568,6 +553,9 @@ def is_true_here(text: str, truths: Sequence[bool]) -> bool:
 # --- arithmetic games
 
 
+BASIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+
+
 def worth(expression: str, numbers: Sequence[int]) -> Fraction | None:
     """The value of an expression that uses each of the numbers once, None if it does not."""
     try:
@@ -577,30 +565,12 @@ def worth(expression: str, numbers: Sequence[int]) -> Fraction | None:
     used: list[Any] = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     if sorted(used) != sorted(numbers):
         return None
-    return _worth_of(tree.body)
-
-
-def _worth_of(node: ast.expr) -> Fraction | None:
-    if isinstance(node, ast.Constant):
-        return Fraction(str(node.value))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _worth_of(node.operand)
-        return None if inner is None else -inner
-    if not isinstance(node, ast.BinOp):
+    if any(isinstance(node, ast.operator) and not isinstance(node, BASIC) for node in ast.walk(tree)):
         return None
-    left = _worth_of(node.left)
-    right = _worth_of(node.right)
-    if left is None or right is None:
+    try:
+        return evaluate(expression)
+    except (ValueError, ZeroDivisionError):
         return None
-    if isinstance(node.op, ast.Add):
-        return left + right
-    if isinstance(node.op, ast.Sub):
-        return left - right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    if isinstance(node.op, ast.Div) and right != 0:
-        return left / right
-    return None
 
 
 Term = tuple[Fraction, str]
@@ -700,6 +670,17 @@ def shortest_walk(
     return None
 
 
+def replay(start: State, steps: Callable[[State], Iterable[tuple[str, State]]], moves: Iterable[str]) -> State | None:
+    """The state after these moves, or None if a move is not possible."""
+    state = start
+    for move in moves:
+        following = dict(steps(state))
+        if move not in following:
+            return None
+        state = following[move]
+    return state
+
+
 def n_queens(question: str) -> Solution:
     """`Your job is to complete an n x n chess board with n Queens in total, such that no two attack each other.`"""
     board = rows_of(question, r"[_Q]( [_Q])+")
@@ -710,16 +691,8 @@ def n_queens(question: str) -> Solution:
         across = abs(first[1] - second[1])
         return across in (0, abs(first[0] - second[0])) or first[0] == second[0]
 
-    def place(queens: dict[int, int]) -> Iterator[dict[int, int]]:
-        if len(queens) == size:
-            yield dict(queens)
-            return
-        row = min(set(range(size)) - queens.keys())
-        for column in range(size):
-            if not any(attacks((row, column), queen) for queen in queens.items()):
-                queens[row] = column
-                yield from place(queens)
-                del queens[row]
+    def allowed(queens: Mapping[Any, int], row: Any) -> set[int]:
+        return {column for column in range(size) if not any(attacks((row, column), queen) for queen in queens.items())}
 
     def judge(key: str) -> bool:
         answer = rows_of(key, r"[_Q]( [_Q])+")
@@ -729,7 +702,7 @@ def n_queens(question: str) -> Solution:
         return keeps and len(queens) == size and not any(itertools.starmap(attacks, itertools.combinations(queens, 2)))
 
     answers = []
-    for queens in itertools.islice(place(dict(given)), ENOUGH):
+    for queens in itertools.islice(fillings(dict(given), set(range(size)) - given.keys(), allowed), ENOUGH):
         rows = [["Q" if queens[row] == column else "_" for column in range(size)] for row in range(size)]
         answers.append(as_text(rows))
     return Solution(answers, judge)
@@ -747,15 +720,9 @@ def maze(question: str) -> Solution:
     cells = {(row, column): mark for row, line in enumerate(grid) for column, mark in enumerate(line)}
     start = next(cell for cell, mark in cells.items() if mark == start_mark)
 
-    def steps(cell: State) -> Iterator[tuple[str, State]]:
-        row, column = cell
-        for down, right in NEIGHBOURS:
-            beside = (row + down, column + right)
-            if cells.get(beside, wall) != wall:
-                yield "step", beside
-
-    path = shortest_walk(start, steps, lambda cell: cells[cell] == goal_mark, 1_000_000)
-    return value("infinity" if path is None else len(path))
+    steps = distances([start], lambda cell: cells.get(cell, wall) != wall)
+    goal = next(cell for cell, mark in cells.items() if mark == goal_mark)
+    return value(steps.get(goal, "infinity"))
 
 
 def tower_of_hanoi(question: str) -> Solution:
@@ -766,27 +733,16 @@ def tower_of_hanoi(question: str) -> Solution:
     disks, pegs = map(int, re.findall(r"with (\d+) disks and (\d+) pegs", question)[0])
     start, goal = map(int, re.findall(r"from Peg (\d+) to Peg (\d+) following", question)[0])
 
-    def move_tower(largest: int, source: int, target: int, free: tuple[int, ...]) -> list[str]:
-        """The moves for the disks 1 to `largest`. The free pegs hold no smaller disk."""
-        if largest == 0:
-            return []
-        if largest == 1:
-            return [f"Move disk 1 from Peg {source} to Peg {target}"]
-        # With three pegs, all disks above move to one peg. With more pegs, half of these disks first move aside.
-        aside = largest - 1 if len(free) == 1 else largest // 2
-        away = free[0]
-        first = move_tower(aside, source, away, (*free[1:], target))
-        last = move_tower(aside, away, target, (*free[1:], source))
-        return [*first, *move_upper(aside, largest, source, target, free[1:]), *last]
-
-    def move_upper(below: int, largest: int, source: int, target: int, free: tuple[int, ...]) -> list[str]:
-        """The moves for the disks `below + 1` to `largest`."""
-        if largest - below == 1:
-            return [f"Move disk {largest} from Peg {source} to Peg {target}"]
-        away = free[0]
-        first = move_upper(below, largest - 1, source, away, (*free[1:], target))
-        last = move_upper(below, largest - 1, away, target, (*free[1:], source))
-        return [*first, f"Move disk {largest} from Peg {source} to Peg {target}", *last]
+    def tower(these: Sequence[int], source: int, target: int, free: tuple[int, ...]) -> list[str]:
+        """The moves for these disks, smallest first. The free pegs hold no smaller disk."""
+        if len(these) == 1:
+            return [f"Move disk {these[0]} from Peg {source} to Peg {target}"]
+        # With three pegs, all disks but one move to one peg. With more pegs, half of the disks first move aside.
+        aside = len(these) - 1 if len(free) == 1 else len(these) // 2
+        first = tower(these[:aside], source, free[0], (*free[1:], target))
+        middle = tower(these[aside:], source, target, free[1:])
+        last = tower(these[:aside], free[0], target, (*free[1:], source))
+        return [*first, *middle, *last]
 
     def judge(key: str) -> bool:
         towers: dict[int, list[int]] = {peg: [] for peg in range(1, pegs + 1)}
@@ -801,7 +757,7 @@ def tower_of_hanoi(question: str) -> Solution:
         return len(towers[goal]) == disks
 
     others = tuple(peg for peg in range(1, pegs + 1) if peg not in (start, goal))
-    moves = move_tower(disks, start, goal, others)
+    moves = tower(range(1, disks + 1), start, goal, others)
     detour = [f"Move disk 1 from Peg {start} to Peg {others[0]}", f"Move disk 1 from Peg {others[0]} to Peg {start}"]
     answers = ["\n".join(moves), "\n".join([*detour, *moves])]
     return Solution([answer for answer in answers if judge(answer)], judge)
@@ -813,35 +769,18 @@ def jugs(question: str) -> Solution:
     names = list(capacities)
     target = int(re.findall(r"target is: (\d+)", question)[0])
 
-    def after(amounts: tuple[int, ...], move: str) -> tuple[int, ...] | None:
-        """The contents of the jugs after a move, or None if the move does not exist."""
-        held = dict(zip(names, amounts, strict=True))
-        fill = re.fullmatch(r"(fill|empty) (\w)", move)
-        pour = re.fullmatch(r"pour (\w)->(\w)", move)
-        if fill and fill.group(2) in held:
-            held[fill.group(2)] = capacities[fill.group(2)] if fill.group(1) == "fill" else 0
-        elif pour and pour.group(1) in held and pour.group(2) in held:
-            source, goal = pour.groups()
-            amount = min(held[source], capacities[goal] - held[goal])
-            held[source] -= amount
-            held[goal] += amount
-        else:
-            return None
-        return tuple(held.values())
-
-    moves = [f"{verb} {name}" for verb in ("fill", "empty") for name in names]
-    moves += [f"pour {source}->{goal}" for source, goal in itertools.permutations(names, 2)]
-
     def steps(amounts: State) -> Iterator[tuple[str, State]]:
-        for move in moves:
-            following = after(amounts, move)
-            if following is not None:
-                yield move, following
+        held = dict(zip(names, amounts, strict=True))
+        for name in names:
+            yield f"fill {name}", tuple({**held, name: capacities[name]}.values())
+            yield f"empty {name}", tuple({**held, name: 0}.values())
+        for source, goal in itertools.permutations(names, 2):
+            amount = min(held[source], capacities[goal] - held[goal])
+            poured = {**held, source: held[source] - amount, goal: held[goal] + amount}
+            yield f"pour {source}->{goal}", tuple(poured.values())
 
     def judge(key: str) -> bool:
-        amounts: tuple[int, ...] | None = (0,) * len(names)
-        for move in json.loads(key):
-            amounts = after(amounts, move) if amounts is not None else None
+        amounts = replay(start, steps, json.loads(key))
         return amounts is not None and target in amounts
 
     start = (0,) * len(names)
@@ -923,19 +862,10 @@ def graph_color(question: str) -> Solution:
         neighbours[first].add(second)
         neighbours[second].add(first)
 
-    def paint(painted: dict[int, int]) -> Iterator[dict[int, int]]:
-        rest = [vertex for vertex in vertices if vertex not in painted]
-        if not rest:
-            yield dict(painted)
-            return
-        free = {vertex: set(colours) - {painted.get(beside) for beside in neighbours[vertex]} for vertex in rest}
-        vertex = min(rest, key=lambda blank: (len(free[blank]), -len(neighbours[blank])))
-        for colour in free[vertex]:
-            painted[vertex] = colour
-            yield from paint(painted)
-            del painted[vertex]
+    def allowed(painted: Mapping[Any, int], vertex: Any) -> set[int]:
+        return set(colours) - {painted.get(beside) for beside in neighbours[vertex]}
 
-    answers = [json.dumps(painted) for painted in itertools.islice(paint({}), ENOUGH)]
+    answers = [json.dumps(painted) for painted in itertools.islice(fillings({}, set(vertices), allowed), ENOUGH)]
     if not answers:
         return undecided("the graph has no such colouring")
     return Solution(answers)
@@ -1016,15 +946,8 @@ def knight_swap(question: str) -> Solution:
         return value("No")
 
     def judge(key: str) -> bool:
-        state: State = start
-        if key == "No":
-            return False
-        for move in json.loads(key):
-            following = dict(steps(state))
-            if move not in following:
-                return False
-            state = following[move]
-        return is_swapped(state)
+        end = None if key == "No" else replay(start, steps, json.loads(key))
+        return end is not None and is_swapped(end)
 
     answers = [json.dumps(path)]
     # Both players move a knight away and back. This returns the game to its start.
@@ -1104,29 +1027,20 @@ def sokoban(question: str) -> Solution:
     boxes = frozenset(cell for cell, mark in cells.items() if mark in "@$")
     player = next(cell for cell, mark in cells.items() if mark in "*%")
 
-    def after(state: tuple[Cell, frozenset[Cell]], letter: str) -> tuple[Cell, frozenset[Cell]] | None:
-        (row, column), crates = state
-        down, right = DIRECTIONS[letter]
-        beside = (row + down, column + right)
-        if cells[beside] == "+":
-            return None
-        if beside in crates:
-            behind = (beside[0] + down, beside[1] + right)
-            if cells[behind] == "+" or behind in crates:
-                return None
-            crates = crates - {beside} | {behind}
-        return beside, crates
-
     def steps(state: State) -> Iterator[tuple[str, State]]:
-        for letter in DIRECTIONS:
-            following = after(state, letter)
-            if following is not None:
-                yield letter, following
+        (row, column), crates = state
+        for letter, (down, right) in DIRECTIONS.items():
+            beside = (row + down, column + right)
+            behind = (row + 2 * down, column + 2 * right)
+            if cells[beside] == "+":
+                continue
+            if beside not in crates:
+                yield letter, (beside, crates)
+            elif cells[behind] != "+" and behind not in crates:
+                yield letter, (beside, crates - {beside} | {behind})
 
     def judge(key: str) -> bool:
-        state: tuple[Cell, frozenset[Cell]] | None = (player, boxes)
-        for letter in key.strip():
-            state = after(state, letter) if state is not None else None
+        state = replay(start, steps, key.strip())
         return state is not None and state[1] <= goals
 
     start = (player, boxes)
@@ -1254,9 +1168,7 @@ def group_of(board: Mapping[Cell, str], start: Cell) -> tuple[set[Cell], bool]:
     waiting = [start]
     has_liberty = False
     while waiting:
-        row, column = waiting.pop()
-        for down, right in NEIGHBOURS:
-            beside = (row + down, column + right)
+        for beside in neighbours_of(waiting.pop()):
             mark = board.get(beside)
             if mark == ".":
                 has_liberty = True

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import chain, combinations, pairwise
 from typing import TypeAlias
 
+from ..common import NEIGHBOURS, Cell, as_text, distances
 from ..solution import Solution, undecided, value
 
 Matrix: TypeAlias = list[list[int]]
-Cell: TypeAlias = tuple[int, int]
-NEIGHBOURS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 LETTER_FREQUENCIES = dict(
     zip(
         "ETAOINSHRDLCUMWFGYPBVKJXQZ",
@@ -30,11 +29,6 @@ def read_matrix(text: str) -> Matrix:
     return [[int(number) for number in line.split()] for line in lines if re.fullmatch(r"-?\d+(\s+-?\d+)*", line)]
 
 
-def write_matrix(matrix: Iterable[Iterable[object]]) -> str:
-    """The rows as lines, with blanks between the elements."""
-    return "\n".join(" ".join(map(str, row)) for row in matrix)
-
-
 def rotate_clockwise(matrix: Matrix) -> Matrix:
     """A quarter turn."""
     return [list(column) for column in zip(*reversed(matrix), strict=True)]
@@ -48,20 +42,6 @@ def transpose(matrix: Matrix) -> Matrix:
 def after(question: str, mark: str) -> str:
     """The part of the question behind the last occurrence of the mark."""
     return question.rpartition(mark)[2].strip()
-
-
-def distances(sources: Iterable[Cell], is_open: Callable[[Cell], bool]) -> dict[Cell, int]:
-    """The number of steps from the nearest source to each open cell that can be reached."""
-    found = dict.fromkeys(sources, 0)
-    queue = deque(found)
-    while queue:
-        row, column = queue.popleft()
-        for down, right in NEIGHBOURS.values():
-            neighbour = (row + down, column + right)
-            if neighbour not in found and is_open(neighbour):
-                found[neighbour] = found[row, column] + 1
-                queue.append(neighbour)
-    return found
 
 
 def cells_of(matrix: Sequence[Sequence[object]], wanted: object) -> set[Cell]:
@@ -109,7 +89,7 @@ def binary_matrix(question: str) -> Solution:
     inside = zeros | cells_of(matrix, 1)
     steps = distances(zeros, inside.__contains__)
     result = [[steps[row, column] for column in range(len(matrix[row]))] for row in range(len(matrix))]
-    return value(write_matrix(result))
+    return value(as_text(result))
 
 
 def caesar_cipher(question: str) -> Solution:
@@ -219,7 +199,7 @@ def manipulate_matrix(question: str) -> Solution:
     matrix = read_matrix(question)
     for operation in re.findall(r"^- (.*)$", question, re.MULTILINE):
         matrix = transform_matrix(matrix, operation)
-    return value(write_matrix(matrix))
+    return value(as_text(matrix))
 
 
 def palindrome_generation(question: str) -> Solution:
@@ -283,7 +263,7 @@ def pool_matrix(question: str) -> Solution:
     with_two_places = [[f"{float(number):.2f}" for number in row] for row in pooled]
     # Halves of the last place are rounded up here, and to the even digit above.
     half_up = [[str(float(Fraction(int(number * 100 + Fraction(1, 2)), 100))) for number in row] for row in pooled]
-    return Solution([write_matrix(with_two_places), write_matrix(half_up)], judge=judge)
+    return Solution([as_text(with_two_places), as_text(half_up)], judge=judge)
 
 
 def ransom_note(question: str) -> Solution:
@@ -301,7 +281,7 @@ def rotate_matrix(question: str) -> Solution:
         return undecided("not a multiple of 90 degrees")
     for _ in range(degrees // 90 % 4):
         matrix = rotate_clockwise(matrix)
-    return value(write_matrix(matrix))
+    return value(as_text(matrix))
 
 
 def rotten_oranges(question: str) -> Solution:
@@ -815,81 +795,16 @@ def complete_grid(
     return {"\n".join(rows)}
 
 
-MALE_NAMES = {
-    "Aiden",
-    "Alexander",
-    "Andrew",
-    "Axel",
-    "Benjamin",
-    "Charles",
-    "Christopher",
-    "Daniel",
-    "David",
-    "Edward",
-    "Ethan",
-    "George",
-    "Harry",
-    "Henry",
-    "Jack",
-    "Jacob",
-    "James",
-    "John",
-    "Joseph",
-    "Liam",
-    "Lucas",
-    "Mason",
-    "Matthew",
-    "Michael",
-    "Noah",
-    "Oliver",
-    "Owen",
-    "Peter",
-    "Richard",
-    "Robert",
-    "Samuel",
-    "Sebastian",
-    "Theodore",
-    "Thomas",
-    "William",
-}
-FEMALE_NAMES = {
-    "Abigail",
-    "Alice",
-    "Amelia",
-    "Anna",
-    "Aria",
-    "Aurora",
-    "Ava",
-    "Barbara",
-    "Charlotte",
-    "Chloe",
-    "Eleanor",
-    "Elizabeth",
-    "Emily",
-    "Emma",
-    "Grace",
-    "Hannah",
-    "Isabella",
-    "Jennifer",
-    "Jessica",
-    "Karen",
-    "Lily",
-    "Linda",
-    "Lisa",
-    "Lucy",
-    "Luna",
-    "Margaret",
-    "Mary",
-    "Mia",
-    "Olivia",
-    "Patricia",
-    "Sarah",
-    "Sophia",
-    "Sophie",
-    "Susan",
-    "Victoria",
-    "Zoe",
-}
+MALE_NAMES = """
+    Aiden Alexander Andrew Axel Benjamin Charles Christopher Daniel David Edward Ethan George Harry Henry Jack Jacob
+    James John Joseph Liam Lucas Mason Matthew Michael Noah Oliver Owen Peter Richard Robert Samuel Sebastian
+    Theodore Thomas William
+"""
+FEMALE_NAMES = """
+    Abigail Alice Amelia Anna Aria Aurora Ava Barbara Charlotte Chloe Eleanor Elizabeth Emily Emma Grace Hannah
+    Isabella Jennifer Jessica Karen Lily Linda Lisa Lucy Luna Margaret Mary Mia Olivia Patricia Sarah Sophia Sophie
+    Susan Victoria Zoe
+"""
 RELATIONS = {
     "parent": ("father", "mother"),
     "child": ("son", "daughter"),
@@ -946,8 +861,8 @@ def family_relationships(question: str) -> Solution:
         "child of a sibling": children_of(siblings_of(me) | siblings_of(spouses_of(me))),
         "cousin": children_of(aunts_and_uncles),
     }
-    is_male = f"{subject} is male" in question or subject in MALE_NAMES
-    is_female = f"{subject} is female" in question or subject in FEMALE_NAMES
+    is_male = f"{subject} is male" in question or subject in MALE_NAMES.split()
+    is_female = f"{subject} is female" in question or subject in FEMALE_NAMES.split()
     if is_male == is_female:
         return undecided(f"{subject} may be a man or a woman")
     fitting = [relation for relation, people in relatives.items() if subject in people]
