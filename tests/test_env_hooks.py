@@ -6,7 +6,7 @@ import logging
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import atroposlib.envs.base as atropos_base
 import pytest
@@ -14,7 +14,6 @@ import pytest
 from reasoning_gym_environment import env as env_module
 from reasoning_gym_environment.atropos.serve import register
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from testing.env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
@@ -92,18 +91,6 @@ async def test_the_end_of_serve_logs_what_was_counted_since_the_last_log_step(
     [(first, _), (last, metrics)] = logged
     assert last > first, "wandb would replace the metrics of the same step"
     assert (metrics["eval/percent_correct"], metrics["groups/sent"]) == (0.25, 1.0)
-
-
-async def test_a_run_that_ends_before_it_logs_to_wandb_logs_nothing_at_its_end(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = make_env(num_eval_samples_per_task=0)
-    wandb_log = AsyncMock()
-    monkeypatch.setattr(env, "wandb_log", wandb_log)
-    monkeypatch.setattr(env_module, "serve", AsyncMock(side_effect=EnvironmentSetupError("no trainer")))
-    with pytest.raises(EnvironmentSetupError, match="no trainer"):
-        await env.env_manager()
-    wandb_log.assert_not_awaited()
 
 
 async def test_training_goes_on_without_wandb(

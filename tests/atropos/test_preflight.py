@@ -112,20 +112,6 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
         assert "Tokens are estimated" in caplog.messages[-1]
 
 
-def test_only_atropos_modules_share_a_tokenizer_and_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Mock(side_effect=lambda name: SimpleNamespace(name=name))
-    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", load)
-    before = [module.AutoTokenizer for module in preflight.ATROPOS_MODULES]
-    with preflight.tokenizers_loaded_once(config(), [server(), server(tokenizer_name="own")]):
-        names = ("my/tokenizer", "own", "the name of a model")
-        shared = [module.AutoTokenizer.from_pretrained(name) for module in preflight.ATROPOS_MODULES for name in names]
-        assert {tokenizer.name for tokenizer in shared} == {"my/tokenizer", "own"}
-        assert load.call_count == 2
-        # Another thread of the program may load a tokenizer of its own meanwhile.
-        assert preflight.AutoTokenizer.from_pretrained("another").name == "another"
-    assert [module.AutoTokenizer for module in preflight.ATROPOS_MODULES] == before
-
-
 # --- is it there, and does it take what will be asked?
 
 
@@ -214,30 +200,6 @@ async def test_serve_waits_for_an_inference_server_and_says_so_once(
     site.status = 200
     await checking
     assert caplog.text.count("The inference server is back") == 1
-
-
-async def test_serve_looks_for_all_inference_servers_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_for: list[str] = []
-    all_are_looked_for = asyncio.Event()
-
-    async def probe(url: str) -> None:
-        looked_for.append(url)
-        if len(looked_for) == 3:
-            all_are_looked_for.set()
-        await all_are_looked_for.wait()
-
-    monkeypatch.setattr(preflight, "_probe", probe)
-    await asyncio.wait_for(preflight._wait_until_reachable(["http://a", "http://b", "http://c"]), 10)
-
-
-def test_as_many_files_may_be_open_as_the_machine_lets_this_process_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [(1024, 4096), (256, preflight.resource.RLIM_INFINITY), (70_000, 80_000)]
-    for soft, hard in limits:
-        monkeypatch.setattr(preflight.resource, "getrlimit", lambda _, now=(soft, hard): now)
-        monkeypatch.setattr(preflight.resource, "setrlimit", raised := Mock())
-        preflight.raise_open_file_limit()
-        expected = {1024: [(4096, 4096)], 256: [(65_536, hard)], 70_000: []}[soft]
-        assert [call.args[1] for call in raised.call_args_list] == expected
 
 
 # --- wandb

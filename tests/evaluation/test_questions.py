@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -20,7 +18,6 @@ from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_
 from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
-from testing.process_table import until
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
 MANY = Catalog(tuple(Task(f"task_{number:02}", "even" if number % 2 == 0 else "odd") for number in range(50)))
@@ -56,29 +53,6 @@ async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() ->
     drawn = [await ItemMaker(ONE, FakeGenerator()).make(ItemAddress("chain_sum", i, "eval", 7)) for i in range(100)]
     assert made.problems == [problem for problem in drawn if is_held_out(problem.question)][:3]
     assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
-
-
-async def test_a_log_without_a_terminal_shows_the_progress(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(eval_set, "LOG_PROGRESS_S", 0.001)
-    may_end = asyncio.Event()
-
-    class StuckWithGcd(FakeGenerator):
-        async def generate(self, task: str, *arguments: Any, **options: Any) -> dict[str, Any]:
-            if task == "gcd":
-                await may_end.wait()
-            return await super().generate(task, *arguments, **options)
-
-    building = asyncio.ensure_future(build(generator=StuckWithGcd()))
-    expected = "The held-out questions of 1 of 2 tasks are made. The next unfinished task is gcd."
-    await until(lambda: expected in caplog.text)
-    may_end.set()
-    assert len(await building) == 8
-    lines = len(caplog.records)
-    await asyncio.sleep(0.01)
-    assert len(caplog.records) == lines
 
 
 class Few(FakeGenerator):

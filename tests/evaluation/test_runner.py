@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,26 +145,6 @@ def test_the_plan_and_the_total_have_their_cost_if_prices_are_given() -> None:
     assert spending.total() == "0 requests, 0 prompt tokens, 0 completion tokens, $0.0000"
 
 
-@pytest.mark.parametrize(
-    ("outcome", "verdict"),
-    [
-        # An answer that no verifier can finish is wrong; a grading that broke down says nothing.
-        (Outcome.TIMEOUT, (0.0, "timeout", None)),
-        (Outcome.MEMORY, (0.0, "memory", None)),
-        (Outcome.CRASHED, (None, "unscored", "crashed")),
-    ],
-)
-async def test_a_grading_without_a_verdict_is_tried_once_more(
-    make_problem: Any, outcome: Outcome, verdict: Any
-) -> None:
-    scorer = FakeScorer(Score(0.0, outcome), RIGHT)
-    sample = await evaluator(scorer=scorer).evaluate_one(make_problem())
-    assert (sample["score"], sample["unscored_reason"], len(scorer.opened)) == (1.0, None, 2)
-    sample = await evaluator(scorer=FakeScorer(Score(0.0, outcome))).evaluate_one(make_problem())
-    assert (sample["score"], sample["outcome"], sample["unscored_reason"]) == verdict
-    assert sample["messages"][-1]["content"] == "<answer>5</answer>"
-
-
 @pytest.mark.parametrize(("partial_credit", "mean"), [("exact", 0.0), ("native", 0.75)])
 async def test_the_mean_score_follows_partial_credit_and_the_accuracy_does_not(
     make_problem: Any, partial_credit: Any, mean: float
@@ -213,25 +192,6 @@ async def test_answers_wait_for_a_full_disk_and_no_further_question_is_asked(
     assert caplog.text.count("The disk of the answers is unavailable") == 1
     with AnswerLog(str(tmp_path), IDENTITY) as answers:
         assert len(answers.finished) == 8
-
-
-async def test_an_evaluation_that_is_stopped_while_the_disk_takes_no_answers_ends_and_counts_them(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(patient_writer, "PATIENCE_S", 0.05)
-    answers_again = threading.Event()
-    monkeypatch.setattr(AppendLog, "append", lambda log, record: answers_again.wait(60))
-    inference = FakeInference()
-    try:
-        with AnswerLog(str(tmp_path), IDENTITY) as answers:
-            running = asyncio.ensure_future(run(evaluator(inference, completions=2, concurrency=3), "abcd", answers))
-            await until(lambda: "The disk of the answers is unavailable" in caplog.text)
-            running.cancel()
-            done, _ = await asyncio.wait([running], timeout=60)
-        assert done and running.cancelled()
-        assert "3 answers were not written" in caplog.text
-    finally:
-        answers_again.set()
 
 
 # --- what is on disk: only answers of the same evaluation are resumed

@@ -141,12 +141,3 @@ def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path)
     assert len(curves["tasks"]) == len(series["tasks"]) == 12
     assert set(curves["all"]) >= {"item", "step", "time", "reward", "exact", "signal", "no_answer", "tokens", "level"}
     assert page.block("index")["steps"] == [0, 37, 75, 112, 150]
-
-
-def test_equal_figures_are_shown_once(tmp_path: Path) -> None:
-    words = Page(render(load([write_results(tmp_path / "model", attacks=False)]), title="t", max_rollouts=0)).words
-    assert "accuracy = exact = mean score" in words and "with full credit" not in words
-    path = write_results(tmp_path / "partial", attacks=False) / "samples.jsonl"
-    change_all(path, lambda sample: sample.update(score=0.7 * sample["score"], credit=0.7 * sample["score"]))
-    words = Page(render(load([path]), title="t", max_rollouts=0)).words
-    assert " = " not in words.partition("Samples")[0] and "0.0% with full credit" in words

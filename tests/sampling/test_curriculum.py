@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult, TaskLevel
+from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import TOO_LONG
 from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -51,14 +51,6 @@ def test_the_evidence_is_the_group_however_many_completions_it_has() -> None:
         subject = curriculum()
         assert observe(subject, [[1.0] * size] * 3) == [0, 0, 1]
         assert observe(subject, [[0.0] * size] * 5) == [1, 1, 1, 1, 0]
-
-
-def test_a_higher_target_needs_more_groups_for_a_level_of_the_climb() -> None:
-    needed = {}
-    for target in (0.5, 0.7, 0.8, 0.9):
-        levels = observe(curriculum(target=target), [RIGHT] * 10)
-        needed[target] = levels.index(1) + 1
-    assert needed == {0.5: 3, 0.7: 3, 0.8: 4, 0.9: 7}
 
 
 def test_an_end_of_the_ladder_holds_the_task_for_ever() -> None:
@@ -189,28 +181,6 @@ def test_totals_cover_the_tasks_observed() -> None:
         "maze": {"level": 2, "complexity": 0.5, "recent_accuracy": 1.0, "adjustments": 2, "groups": 6}
         | {"groups_processed": 6, "history_length": 0, "adjustable": False},
     }
-
-
-def test_a_task_that_moved_once_has_adjustments() -> None:
-    subject = curriculum()
-    observe(subject, [RIGHT] * 3)
-    assert subject.stats()["tasks_with_adjustments"] == 1
-
-
-def test_a_new_task_has_no_more_evidence_than_one_that_has_just_moved() -> None:
-    moved = TaskLevel()
-    moved.add(1.0, target=0.7)
-    moved.go_to(0)
-    new = TaskLevel()
-    assert (new.groups_at_level, new.evidence_up, new.evidence_down) == (0, 0.0, 0.0)
-    assert (moved.groups_at_level, moved.evidence_up, moved.evidence_down) == (0, 0.0, 0.0)
-
-
-def test_the_recent_accuracy_forgets_old_groups() -> None:
-    subject = in_the_middle(0.7, is_climbing=False)
-    observe(subject, [RIGHT, WRONG] * 40)
-    observe(subject, [[0.75] * 4] * 60)
-    assert subject.stats()["tasks"]["maze"]["recent_accuracy"] == pytest.approx(0.75, abs=0.01)
 
 
 # --- saving and loading ---

@@ -15,7 +15,6 @@ import pytest
 from reasoning_gym_environment.errors import (
     EnvironmentSetupError,
     GenerationError,
-    GenerationTimeoutError,
     NoRightAnswerError,
 )
 from reasoning_gym_environment.records import Problem
@@ -23,9 +22,8 @@ from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
 from reasoning_gym_environment.sampling.levels import LevelLimits
-from reasoning_gym_environment.sampling.pending_items import HISTORY_S, MAX_CRASHES, MAX_TRIES, ObservedItems
+from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-from reasoning_gym_environment.tasks.difficulty_ladder import Level
 from reasoning_gym_environment.verification.questions import is_sound
 from reasoning_gym_environment.workers.pool import PoolClosedError
 
@@ -98,20 +96,6 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
     again = await source.maker.make(ItemAddress(plain[0].task, 0, "train", 42, "0"), retry=1)
     assert drawn[0] == again
     assert source.metrics() == {"train/redrawn_held_out": 2.0}
-
-
-async def test_the_reason_of_a_level_counts_the_questions_of_this_level_alone() -> None:
-    class EveryQuestion:
-        def __contains__(self, question: object) -> bool:
-            return True
-
-    levels = [Level(index, 0.5, {"level": index}) for index in (1, 0)]
-    result = await item_source(held_out=EveryQuestion()).maker.make_at_first_of(
-        levels, ItemAddress("gcd", 3, "train", 1)
-    )
-    [(_, reason, detail), (_, _, other_detail)] = result.exceeded
-    assert (reason, result.redrawn) == ("held_out", {"held_out": 50})
-    assert detail == other_detail and "none of 25 questions is for training" in detail
 
 
 async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:
@@ -278,41 +262,6 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     await source.close()
 
 
-async def test_items_of_an_outage_wait_until_the_servers_work_and_then_come_one_at_a_time() -> None:
-    source = item_source(prefetch=1)
-    ledger = source.ledger
-    first = await take(source, 3)
-    for problem in first:
-        assert ledger.requeue(problem, failed_at=7.0, in_outage=True)
-    fresh = await take(source, 4)
-    assert [problem.index for problem in fresh] == [3, 4, 5, 6], "the outage may continue"
-    ledger.note_completions(fresh[0])
-    again = await take(source, 4)
-    assert [problem.index for problem in again] == [7, 0, 8, 9], "item 7 was drawn ahead"
-    assert again[1] == first[0]
-    ledger.note_completions(again[1])
-    assert [problem.index for problem in await take(source, 2)] == [10, 1]
-    await source.close()
-
-
-async def test_a_suspect_that_is_finished_requeued_or_skipped_blocks_no_other() -> None:
-    slow: list[int] = []
-    source = item_source(FakeGenerator(fails=lambda _, seed: GenerationTimeoutError("late") if seed in slow else None))
-    ledger = source.ledger
-    first = await take(source, 4)
-    for problem in first:
-        ledger.requeue(problem, failed_at=7.0, in_outage=True)
-    ledger.note_completions(await source.next())
-    assert await source.next() == first[0]
-    ledger.finish(first[0])
-    assert await source.next() == first[1]
-    ledger.requeue(first[1])
-    slow.append(first[2].seed)
-    assert await source.next() == first[3], "item 2 is skipped"
-    ledger.requeue(first[3], failed_at=8.0)
-    assert await source.next() == first[1]
-
-
 @pytest.mark.parametrize("outages", [0, 1, MAX_CRASHES - 1])
 async def test_an_item_is_given_up_after_three_outages_or_ten_failures_in_total(outages: int) -> None:
     source = item_source()
@@ -335,43 +284,3 @@ async def test_an_item_is_given_up_after_three_outages_or_ten_failures_in_total(
     for failure in range(outages, MAX_TRIES - 1):
         assert fails(failure, in_outage=False)
     assert not fails(MAX_TRIES, in_outage=False)
-
-
-async def test_completions_end_a_suspicion() -> None:
-    source = item_source()
-    problem = await source.next()
-    for outage in range(2 * MAX_CRASHES):
-        assert source.ledger.requeue(problem, failed_at=float(outage), in_outage=True)
-        source.ledger.hand_out(source.ledger.waiting.pop(), problem)
-        source.ledger.note_completions(problem)
-
-
-@pytest.mark.parametrize(("others", "is_given_up"), [(MAX_CRASHES - 1, True), (MAX_CRASHES, False)])
-async def test_an_item_is_not_given_up_if_the_servers_fail_as_often_without_it(others: int, is_given_up: bool) -> None:
-    source = item_source()
-    ledger = source.ledger
-    first, second = await take(source, 2)
-
-    def fails(problem: Problem, at: float) -> bool:
-        is_requeued = ledger.requeue(problem, failed_at=at, in_outage=True)
-        if is_requeued:
-            ledger.hand_out(ledger.waiting.pop(), problem)
-        return is_requeued
-
-    assert fails(second, 0.0), "so long ago that it does not matter"
-    for outage in range(others):
-        ledger.note_completions(second)
-        assert fails(second, 2 * HISTORY_S + outage)
-    results = [fails(first, 2 * HISTORY_S + 100.0 + outage) for outage in range(MAX_CRASHES)]
-    assert results == [True] * (MAX_CRASHES - 1) + [not is_given_up]
-
-
-async def test_the_outages_of_an_item_that_was_given_up_do_not_excuse_the_next_one() -> None:
-    source = item_source()
-    ledger = source.ledger
-    for number, problem in enumerate(await take(source, 2)):
-        for outage in range(MAX_CRASHES - 1):
-            assert ledger.requeue(problem, failed_at=10.0 * number + outage, in_outage=True)
-            ledger.hand_out(ledger.waiting.pop(), problem)
-        assert not ledger.requeue(problem, failed_at=10.0 * number + MAX_CRASHES, in_outage=True)
-        ledger.finish(problem)

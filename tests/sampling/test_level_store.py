@@ -166,22 +166,6 @@ def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: Leve
         store.add(0, 1.0)
 
 
-def test_a_call_that_fails_adds_nothing_and_its_repetition_counts_once(
-    store: LevelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give_out(store, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_add", _no_room)
-        with pytest.raises(EnvironmentSetupError, match="database or disk is full"):
-            store.add(0, 1.0)
-    for _ in range(GROUP - 1):
-        store.add(0, 1.0)
-    assert not store.is_complete(0)
-    store.add(0, 1.0)
-    assert store.is_complete(0)
-    assert store.summary().repeated == 0
-
-
 def test_a_call_that_fails_in_the_middle_adds_none_of_its_rewards(
     store: LevelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,22 +179,6 @@ async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_ca
     assert len(generator.calls) == 1
 
 
-async def test_an_item_counts_once_although_it_is_requeued_and_repeated_after_a_restart() -> None:
-    source = item_source(catalog=GCD, **at_level(2))
-    problems = await take(source, 3)
-    counted = source.state_dict()["level_limits"]["recent"]
-    assert counted == [["gcd", 2, 3]]
-    for problem in problems:
-        source.ledger.requeue(problem)
-    assert await take(source, 3) == problems
-    resumed = item_source(catalog=GCD, **at_level(2))
-    resumed.load_state_dict(json.loads(json.dumps(source.state_dict())))
-    assert await take(resumed, 3) == problems
-    assert source.state_dict()["level_limits"]["recent"] == resumed.state_dict()["level_limits"]["recent"] == counted
-    await take(resumed, 1)
-    assert resumed.state_dict()["level_limits"]["recent"] == [["gcd", 2, 4]]
-
-
 @pytest.mark.parametrize(
     ("error", "asked"), [(GenerationError, SEEDS_TRIED), (GenerationTimeoutError, 1), (GenerationCrashedError, 1)]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcomes,
     Telemetry,
     TrainMetrics,
-    is_sampled,
     outcome_without_signal,
 )
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -122,19 +120,6 @@ def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_
     assert metrics.percent_correct == []
 
 
-def test_metrics_need_little_memory_while_no_log_step_comes(make_group: Any) -> None:
-    metrics = TrainMetrics()
-    group = make_group([0.0, 0.25, 0.5, 1.0] * 2)
-    metrics.observe(group)
-    tracemalloc.start()
-    for _ in range(1000):
-        metrics.observe(group)
-    grown, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    # `percent_correct` alone keeps a reference for each rollout.
-    assert grown < 1000 * 200
-
-
 def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:
     metrics = TrainMetrics()
     metrics.observe(with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
@@ -163,13 +148,6 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
     shares = {"category/games": 0.4 / 3, "level/2": 0.4 / 3, "outcome/correct": 0.4, "outcome/wrong": 0.0}
     assert {name: values[f"train_reward/{name}"] for name in parts | shares} == pytest.approx(parts | shares)
-
-
-def test_the_sample_of_a_run_grows_slowly() -> None:
-    kept = [number for number in range(400_000) if is_sampled(number)]
-    assert kept[:3] == [0, 20, 40]
-    assert len([number for number in kept if number < 20_000]) == 1000
-    assert 3000 < len(kept) < 4500
 
 
 async def test_the_sample_has_what_no_other_dump_has(tmp_path: Path, make_group: Any) -> None:

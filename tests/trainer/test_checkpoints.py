@@ -185,10 +185,6 @@ def folder_of(tmp_path: Path) -> Path:
     return tmp_path / "env_checkpoints" / "run-a"
 
 
-def test_a_stream_that_begins_later_is_not_one_that_began_before_a_restart_of_run_api(start: Start) -> None:
-    assert len({start(step, name=None, number=0).checkpoints.stream_name() for step in (0, 5, 9)}) == 3
-
-
 async def test_the_newest_up_to_the_trainers_step_is_resumed(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -317,22 +313,6 @@ async def test_no_value_in_a_checkpoint_ends_the_start_in_a_traceback(
                 env.run.stream.metrics()
                 load_into(components, good)
     assert refused > 500
-
-
-async def test_a_start_that_fails_before_it_has_loaded_the_state_leaves_the_saved_state_as_it_is(start: Start) -> None:
-    first = start(0)
-    first.loaded()
-    await first.save(5, 42)
-    second = start(5, beside=True)
-    with pytest.raises(EnvironmentSetupError, match="Set a different instance_id for each process"):
-        second.loaded()
-    first.checkpoints.leave()
-    # The folder is free by the time at which the second process closes.
-    await second.checkpoints.save_latest()
-    # Registration failed, so this process has not looked for checkpoints.
-    third = start(5)
-    await third.checkpoints.save_latest()
-    assert start(5).loaded() == 42
 
 
 # --- a process finds the folder of its run again, and never shares it with a living one
@@ -479,60 +459,3 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     await checkpoints.save_latest()
     await until(lambda: "The disk of the checkpoints is back" in caplog.text)
     assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10", "step-5"}
-
-
-async def test_a_disk_that_hangs_is_reported_although_checkpoint_steps_follow_each_other_quickly(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    released = threading.Event()
-    monkeypatch.setattr(module, "write_atomically", lambda *_: released.wait(60))
-    checkpoints = start(0).checkpoints
-    checkpoints.load()
-    for step in range(5):
-        monkeypatch.setattr(module, "now", lambda at=10.0 * step: at)
-        checkpoints.begin(step)
-        checkpoints.begin_if_due()
-    released.set()
-    await checkpoints.save_latest()
-    assert "The disk of the checkpoints is unavailable (a checkpoint is still being written)" in caplog.text
-
-
-async def test_on_a_disk_that_hangs_only_the_newest_state_and_step_wait_and_all_futures_end(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = HangingDisk()
-    monkeypatch.setattr(module, "write_atomically", disk.write)
-    process = start(0)
-    checkpoints = process.checkpoints
-    checkpoints.load()
-    first = checkpoints.begin(1)
-    await until(disk.is_writing.is_set)
-    threads = threading.active_count()
-    futures = []
-    for step in range(2, 500):
-        process.part.value = step
-        futures.append(checkpoints.begin(step))
-    process.part.value = 500
-    futures.append(checkpoints.begin())
-    assert threading.active_count() == threads
-    assert len(checkpoints._waiting) == 2
-    # A caller that does not wait any longer changes nothing for the others.
-    futures.pop().cancel()
-    await asyncio.sleep(0)
-    disk.released.set()
-    await asyncio.gather(first, *futures)
-    values = {path.stem: module.read(path)[0].state["part"]["value"] for path in folder_of(tmp_path).glob("*.json")}
-    assert values == {"step-1": 0, "step-499": 499, "latest": 500}
-
-
-async def test_a_checkpoint_that_finds_no_thread_is_a_refused_one(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoints = start(0).checkpoints
-    checkpoints.load()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        await checkpoints.begin(5)
-    assert "The disk of the checkpoints is unavailable" in caplog.text and "new thread" in caplog.text
-    await checkpoints.begin(10)
-    assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10"}

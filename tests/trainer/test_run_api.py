@@ -180,30 +180,6 @@ async def test_a_status_of_another_form_is_an_outage_by_name(
     assert (await asking)[name] is not None
 
 
-async def test_a_restarted_api_is_registered_with_again_before_a_group_is_sent(api: FakeApi, caplog: Any) -> None:
-    session, run = process(api)
-    await session.register()
-    run.step = 7
-    await api.stop()
-    session.deliver({"tokens": [[1]]}, None, lambda outcome: None)
-    await asyncio.sleep(0.05)
-    # Other environments were faster, and one of them has our number.
-    api.forget("a", "b", "c")
-    api.has_trainer, api.step = False, 5
-    await api.start()
-    asking = asyncio.create_task(session.status())
-    await asyncio.sleep(0.1)
-    assert not asking.done() and not api.groups
-    api.has_trainer = True
-    await asking
-    assert (run.env_id, run.step, run.metrics_prefix) == (5, 5, "reasoning_gym_0")
-    assert not api.signed_off, "the old number is that of another environment now"
-    await session.close()
-    assert [group["env_id"] for group in api.groups] == [5]
-    assert run.repeated_steps == 2
-    assert "Registered again with the trajectory API, as environment 5 instead of 2, at step 5" in caplog.text
-
-
 async def test_an_api_that_was_refused_for_a_while_still_knows_its_environment(api: FakeApi) -> None:
     session, run = process(api)
     await session.register()
@@ -253,22 +229,6 @@ async def test_a_lost_answer_leaves_the_registration_in_doubt_and_nothing_is_sig
     assert session._failures.metrics("train/failures") == {"train/failures_registration_in_doubt": 1.0}
 
 
-async def test_the_number_of_a_killed_process_is_signed_off_only_at_the_api_that_gave_it(api: FakeApi) -> None:
-    _, killed = process(api)
-    session, _ = process(api)
-    await process(api)[0].register()
-    for is_restarted in (False, True):
-        killed.env_id = None
-        await TrajectoryApi(session._config, killed, session._failures, session._transport).register()
-        number = killed.env_id
-        assert number is not None
-        if is_restarted:
-            api.forget(*"abcdefghijkl")
-        await session.register()
-        await session.sign_off_predecessor(number, killed.successor_mark)
-        assert api.signed_off == [5]
-
-
 async def test_the_share_that_environments_reserve_is_a_metric_and_its_changes_are_logged(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,18 +243,6 @@ async def test_the_share_that_environments_reserve_is_a_metric_and_its_changes_a
     assert lines == [f"{reserves} 10% of each batch.", f"{reserves} 30% of each batch (10% before)."]
     metrics = session.metrics()
     assert metrics["api/reserved_share"] == pytest.approx(0.3) and metrics["api/env_weight"] == 0.25
-
-
-async def test_a_restarted_trainer_may_have_another_number_of_steps_unless_the_settings_say_it(api: FakeApi) -> None:
-    follows, sets = process(api, total_steps=-1), process(api, total_steps=9)
-    for session, _ in (follows, sets):
-        await session.register()
-    api.forget()
-    api.num_steps = 20
-    for session, _ in (follows, sets):
-        await session.status()
-    assert (follows[1].total_steps, sets[1].total_steps) == (20, 9)
-    assert (follows[1].ends_before_trainer, sets[1].ends_before_trainer) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -417,16 +365,6 @@ def test_a_subclass_may_compute_with_numpy() -> None:
         "scores": [1.0, 0.5],
         "inference_logprobs": [[1.0, -0.5]] * 2,
     }
-
-
-async def test_an_unforeseen_error_costs_the_group_that_is_delivered_and_is_counted(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    session, _ = process(api)
-    monkeypatch.setattr(session._transport, "offer", AsyncMock(side_effect=RuntimeError("can't start new thread")))
-    settled: list[GroupOutcome] = []
-    await session.deliver(GROUP, None, settled.append)
-    assert settled == [GroupOutcome.FAULT] and "RuntimeError: can't start new thread" in caplog.text
 
 
 @pytest.mark.parametrize(("limit", "steps", "is_dropped"), [(2, 2, False), (2, 3, True), (0, 1, True), (-1, 99, False)])
