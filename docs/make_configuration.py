@@ -40,7 +40,6 @@ ATROPOS = {
     "steps_per_eval": "Training steps between two evaluations of serve. With 0, serve does not evaluate.",
     "eval_handling": "Effect of an evaluation on training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
     "eval_limit_ratio": "With LIMIT_TRAIN: the share of the workers that continue training during an evaluation.",
-    "inference_weight": "Weight of this environment among the environments that share a trainer.",
     "batch_size": "Sequences in a training batch. The number that the trainer registers replaces this value.",
     "max_batches_offpolicy": "Batches that may wait in the queue of run-api before this environment pauses.",
     "tokenizer_name": "Tokenizer of the model: a hub name or a local folder. It needs a chat template. With servers of "

@@ -17,7 +17,7 @@ class FakeApi:
     """
 
     def __init__(self) -> None:
-        self.has_trainer = self.keeps_connections = True
+        self.has_trainer = True
         self.step = self.failures = self.errors = self.posts = self.lookups = 0
         self.names: list[str] = []
         self.num_steps, self.failure, self.status = 9, 503, 200
@@ -59,12 +59,6 @@ class FakeApi:
         return [name for name in self.names if not name.startswith("mark-")]
 
     async def _answer(self, request: web.Request) -> web.Response:
-        response = await self._answer_to(request)
-        if not self.keeps_connections:
-            response.force_close()
-        return response
-
-    async def _answer_to(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
         if path in self.refused:
             return web.Response(status=self.refused[path], text="{}")

@@ -133,7 +133,7 @@ class SimulatedApi:
         return await self._answered(lambda: self._answer(path, body, owner))
 
     async def offer(self, group: Mapping[str, Any], owner: Any = None) -> bool:
-        # Both requests use one connection, which breaks when the process ends.
+        # The second connection is made as soon as the first answer arrives, so to the process that has answered.
         process = -1
 
         def look() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The loop of `serve`: how many groups may be in progress now, and starting them.
 
-    follow the trainer ──> status, ten times a second ──> evaluation, checkpoint, log step due? ──> status ...
+    follow the trainer ──> status of run-api ──> evaluation, checkpoint, log step due? ──> 0.1 s later: status ...
                                │
                                └ how full the queue is
                                    │
@@ -14,8 +14,7 @@ less while an evaluation runs, and never below the share of each batch that `min
 queue is full, Atropos also cancels groups, and wastes their completions. This loop only stops starting new groups.
 
 The status is always a little old. Its queue may lack groups that were sent after its request went out, so the loop adds
-these groups until a later status includes them. The older a status is, the more room these groups take up. So the loop
-requests the status at every tick, even while earlier requests still wait for their answers.
+these groups until the next status includes them.
 """
 
 from __future__ import annotations
@@ -45,16 +44,10 @@ from .status import duration
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-"""Seconds between the requests for the status, as in Atropos."""
-
-STILL_S = 0.5
-"""After a pause of the whole process for this long, the loop checks whether run-api has restarted meanwhile."""
+"""Seconds from a status to the request for the next status, as in Atropos."""
 
 NO_ITEM_S = 1.0
 """If `get_next_item` of a subclass returns None, the loop calls it again after this many seconds."""
-
-MOST_POLLS = 50
-"""Requests for the status that may be in flight at the same time."""
 
 GRACE_S = 4.0
 """At shutdown, groups that have their completions get this long to be graded and handed to the API client.
@@ -163,7 +156,6 @@ class ServeLoop:
         self._sent_before_status = 0
         self._changed = asyncio.Event()
         self._saving: set[asyncio.Future[Any]] = set()
-        self._polls: set[asyncio.Task[None]] = set()
         self._is_over = False
         self._has_begun = env.run.checkpoints.is_resumed
         """Whether the run is past its start. At the start, the loop evaluates the untrained model."""
@@ -184,27 +176,15 @@ class ServeLoop:
     # --- the trainer's side
 
     async def _follow_trainer(self) -> None:
-        """Request the status every TICK_S, and do not wait for the answers to earlier requests.
-
-        While the API is unavailable, the loop waits for each request to end before it makes the next.
-        """
+        """Request one status after the other, and do what is due."""
         while not self._is_over:
-            if not self._run.api.is_available:
-                sent_before = self._run.api.sent
-                number = self._state.env_id
-                await self._heed(await self._run.api.status(), sent_before)
-                if self._state.env_id != number:
-                    # Without delay, so that a process that replaces this process can sign off this number.
-                    self._run.checkpoints.begin_latest()
-            elif len(self._polls) < MOST_POLLS:
-                poll = asyncio.create_task(self._poll())
-                self._polls.add(poll)
-                poll.add_done_callback(self._poll_ended)
-            began = now()
+            sent_before = self._run.api.sent
+            number = self._state.env_id
+            await self._heed(await self._run.api.status(), sent_before)
+            if self._state.env_id != number:
+                # Without delay, so that a process that replaces this process can sign off this number.
+                self._run.checkpoints.begin_latest()
             await asyncio.sleep(TICK_S)
-            if now() - began >= TICK_S + STILL_S:
-                # Another environment may have our number by now, although no request has failed.
-                self._run.api.doubt()
         self._report_end()
 
     def _report_end(self) -> None:
@@ -217,16 +197,6 @@ class ServeLoop:
             self._status["queue_size"],
             self._state.total_steps,
         )
-
-    async def _poll(self) -> None:
-        sent_before = self._run.api.sent
-        status = await self._run.api.poll()
-        if status is not None:
-            await self._heed(status, sent_before)
-
-    def _poll_ended(self, poll: asyncio.Task[None]) -> None:
-        self._polls.discard(poll)
-        self._note_error(poll)
 
     async def _heed(self, status: Mapping[str, Any], sent_before: int) -> None:
         """Process a status. `sent_before` groups had been sent when the loop requested it."""
@@ -503,7 +473,7 @@ class ServeLoop:
         This cancels groups that wait for completions immediately, and groups that have their completions after GRACE_S.
         The items of cancelled groups are requeued.
         """
-        tasks: list[asyncio.Task[Any]] = [*self._groups, *self._polls]
+        tasks: list[asyncio.Task[Any]] = [*self._groups]
         if self._drawing is not None:
             tasks.append(self._drawing)
         if self._evaluation is not None:

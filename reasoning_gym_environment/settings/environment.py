@@ -32,7 +32,6 @@ LIMITS = {
     "max_num_workers_per_node": (1, math.inf),
     "steps_per_eval": (0, math.inf),
     "eval_limit_ratio": (0, 1),
-    "inference_weight": (0, math.inf),
     "batch_size": (1, math.inf),
     "max_batches_offpolicy": (1, math.inf),
     "num_rollouts_to_keep": (0, math.inf),
@@ -162,6 +161,8 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
     says so at its end, with exit code 1. For `process`, the number of groups.
     """
+    inference_weight: float = Field(1.0, gt=0.0)
+    """Weight of this environment among the environments that share a trainer."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (`run-api`)."""
 

@@ -1,6 +1,6 @@
 """The client of one trajectory API: registration, status of the run, and delivery of scored groups.
 
-    register ──> status, ten times a second ──> ...     unavailable: wait, and start no group meanwhile
+    register ──> status, one after the other ──> ...    unavailable: wait, and start no group meanwhile
         ^                     │
         │                     v
         └── API unknown <── does the API still know this environment? ──> known: continue with the same number
@@ -13,8 +13,8 @@ any order. So after each outage, the client looks at its mark (marks.py). If the
 valid. Otherwise the client registers again, and signs nothing off.
 
 A group must not reach a restarted API before the trainer has registered again: the API would accept the group, and
-would then take the trainer's registration for a repetition and ignore it. So a group travels only on a connection on
-which the API has shown its trainer (transport.py).
+would then take the trainer's registration for a repetition and ignore it. So the client looks at the trainer before it
+sends each group (transport.py).
 
 Deliveries are detached: the caller that hands over a group does not wait for its delivery, and cannot cancel it.
 """
@@ -22,7 +22,6 @@ Deliveries are detached: the caller that hands over a group does not wait for it
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -78,8 +77,7 @@ CLOSE_S = 2.0
 class TrajectoryApi:
     """Client for one trajectory API. It writes the trainer's limits and steps into `state`, and counts lost groups.
 
-    `is_available` is false from the first failed request, and from a call of `doubt`, until the API has answered and
-    knows this environment.
+    `is_available` is false from the first failed request until the API has answered and knows this environment.
     `sent` counts the groups that the API has accepted, `in_delivery` those on their way.
     """
 
@@ -106,19 +104,15 @@ class TrajectoryApi:
         self._trainer_sets_steps = state.total_steps == -1
         self._mark: str | None = None
         """Shows whether the API is the process that gave our number; None if it cannot, because an answer was lost."""
-        self._is_in_doubt = False
-        """Whether the API may have been restarted although no request has failed."""
         self._reserved: float | None = None
         """The share of each batch that all environments have reserved, according to the newest status."""
         self._weight: float | None = None
-        self._status_requests = itertools.count(1)
-        self._newest_status = 0
         self._deliveries: set[asyncio.Task[None]] = set()
         self._staleness: list[int] = []
 
     @property
     def is_available(self) -> bool:
-        return not self._outage.is_on and not self._is_in_doubt
+        return not self._outage.is_on
 
     @property
     def in_delivery(self) -> int:
@@ -333,48 +327,26 @@ class TrajectoryApi:
 
     # --- the status
 
-    def doubt(self) -> None:
-        """Note that this client made no requests for a while, in which the API may have restarted."""
-        self._is_in_doubt = True
-
-    async def poll(self) -> dict[str, Any] | None:
-        """Request the API's status of this environment once. Several polls may be in flight at the same time.
-
-        Returns None if the request failed; then the API counts as unavailable until `status` returns. Also returns
-        None if the API has answered a later request first.
-        """
-        number = next(self._status_requests)
-        step = self._state.step
-        try:
-            status = await self._request_status()
-            if status.current_step < step:
-                raise ApiError(f"it went from step {step} to {status.current_step}")
-        except ApiError as error:
-            if number > self._newest_status:
-                self._outage.failed(str(error), NO_NEW_GROUPS)
-            return None
-        if number < self._newest_status or not self.is_available:
-            return None
-        self._newest_status = number
-        return self._noted(status)
-
     async def status(self) -> dict[str, Any]:
         """The API's status of this environment, once the API is available. Registers again if it was restarted."""
         while True:
+            is_checked = not self.is_available
             try:
-                if not await self._is_known():
+                if is_checked and not await self._is_known():
                     await self._register_again()
                 status = await self._request_status()
+                if status.current_step < self._state.step and not is_checked:
+                    raise ApiError(f"it went from step {self._state.step} to {status.current_step}")
             except ApiError as error:
                 await asyncio.sleep(self._outage.failed(str(error), NO_NEW_GROUPS))
-            else:
-                if status.current_step < self._state.step:
-                    self._continue_from(status.current_step)
-                # Polls that began before do not count any more.
-                self._newest_status = next(self._status_requests)
-                self._is_in_doubt = False
-                self._outage.over()
-                return self._noted(status)
+                continue
+            if not is_checked and not self.is_available:
+                # The delivery of a group has failed meanwhile, so the answer may come from another process.
+                continue
+            if status.current_step < self._state.step:
+                self._continue_from(status.current_step)
+            self._outage.over()
+            return self._noted(status)
 
     async def _request_status(self) -> Status:
         answer = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})

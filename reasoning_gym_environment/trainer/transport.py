@@ -53,7 +53,7 @@ class ApiRefusedError(ApiError):
 
 
 class Transport:
-    """Sends requests to one trajectory API. Each request and each group has a separate connection."""
+    """Sends requests to one trajectory API. Each request has a separate connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -62,8 +62,7 @@ class Transport:
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer. Raises ApiError, or ApiRefusedError for a 4xx answer other than 408 and 429."""
-        async with aiohttp.ClientSession() as session:
-            return await _request(session, method, self.url + path, json=body)
+        return await _request(method, self.url + path, json=body)
 
     async def offer(self, group: Mapping[str, Any]) -> bool:
         """Send one scored group, if the API has its trainer. Returns whether it was sent.
@@ -81,26 +80,25 @@ class Transport:
         if self._compresses:
             # Token ids shrink nearly as well at the lowest level, several times faster.
             body = await asyncio.to_thread(gzip.compress, body, compresslevel=1)
-        async with _SingleConnection().session() as session:
-            if not await self._has_trainer(session):
-                return False
-            await self._post(session, body)
+        if not await self._has_trainer():
+            return False
+        await self._post(body)
         return True
 
-    async def _has_trainer(self, session: aiohttp.ClientSession) -> bool:
+    async def _has_trainer(self) -> bool:
         try:
-            info = await _request(session, "GET", f"{self.url}/wandb_info")
+            info = await self.request("GET", "/wandb_info")
         except ApiRefusedError as error:
             raise ApiError(str(error), code=error.code) from error
         return info.get("project") is not None
 
-    async def _post(self, session: aiohttp.ClientSession, body: bytes) -> None:
+    async def _post(self, body: bytes) -> None:
         """Send a group. Raises ApiError, or ApiRefusedError for an answer of FINAL_CODES."""
         headers = {"Content-Type": "application/json"}
         if self._compresses:
             headers["Content-Encoding"] = "gzip"
         try:
-            await _request(session, "POST", f"{self.url}/scored_data", data=body, headers=headers)
+            await _request("POST", f"{self.url}/scored_data", data=body, headers=headers)
         except ApiRefusedError as error:
             if error.code in FINAL_CODES:
                 raise
@@ -110,47 +108,11 @@ class Transport:
             raise
 
 
-class _SingleConnection:
-    """A connection to one process of run-api, which ends with that process.
-
-    The API shows its trainer on the connection that then carries the group. If it restarts in between, the request for
-    the group fails, and no group reaches an API that knows no trainer. If the API or a proxy closes the connection
-    after each answer, a second connection carries the group, directly after the first.
-    """
-
-    def __init__(self) -> None:
-        self._is_connected = False
-        self._is_kept = True
-        """Whether the API, or a proxy before it, keeps the connection open after an answer."""
-
-    def session(self) -> aiohttp.ClientSession:
-        """A session with this connection. The caller closes it."""
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_start.append(self._refuse_second_connection)
-        trace.on_request_end.append(self._look_at_answer)
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
-
-    async def _refuse_second_connection(self, *_: Any) -> None:
-        # Otherwise aiohttp would reconnect automatically, perhaps to another process.
-        if self._is_connected and self._is_kept:
-            raise ApiError("the connection was closed")
-        self._is_connected = True
-
-    async def _look_at_answer(self, *arguments: Any) -> None:
-        response = arguments[-1].response
-        default = "keep-alive" if response.version == aiohttp.HttpVersion11 else "close"
-        self._is_kept = response.headers.get("Connection", default).lower() != "close"
-
-
-async def _request(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: str,
-    **options: Any,
-) -> dict[str, Any]:
+async def _request(method: str, url: str, **options: Any) -> dict[str, Any]:
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
     try:
-        answer = await exchange(session, method, url, timeout=timeout, **options)
+        async with aiohttp.ClientSession() as session:
+            answer = await exchange(session, method, url, timeout=timeout, **options)
     except NoAnswerError as error:
         # Only a refused connection proves that no process listens there.
         raise ApiError(str(error), is_gone=error.is_refused) from error

@@ -43,7 +43,7 @@ def test_invalid_values_fail_with_the_name_of_their_field() -> None:
 
 SEEDS = ("seed", "eval_seed")
 MAY_BE_NEGATIVE = {*SEEDS, "total_steps", "max_staleness_steps", *MINUS_ONE}
-MAY_BE_ZERO = {"steps_per_eval", "eval_limit_ratio", "inference_weight", "num_rollouts_to_keep", "complexity_mode"}
+MAY_BE_ZERO = {"steps_per_eval", "eval_limit_ratio", "num_rollouts_to_keep", "complexity_mode"}
 MAY_BE_ZERO |= {"min_items_sent_before_logging", "min_batch_allocation", "num_eval_samples_per_task"}
 MAY_BE_ZERO |= {"eval_complexity", "eval_temperature", "rollout_save_score_threshold"}
 
