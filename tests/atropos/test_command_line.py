@@ -17,7 +17,7 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import config_class, settings_of
+from reasoning_gym_environment.atropos.command_line import settings_of
 from reasoning_gym_environment.atropos.flags import COMMANDS
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
@@ -47,10 +47,6 @@ class OwnConfig(ReasoningGymEnvConfig):
     labels: list[str] = Field(default_factory=lambda: ["short"])
 
 
-class FurtherConfig(OwnConfig):
-    malus: float
-
-
 class ReturnsOwnConfig(Probe):
     """A subclass as Atropos allows it: only `config_init` knows its class of config."""
 
@@ -58,14 +54,6 @@ class ReturnsOwnConfig(Probe):
     def config_init(cls) -> Any:
         config, servers = super().config_init()
         return OwnConfig(**dict(config), bonus=0.25), servers
-
-
-class DeclaresFurtherConfig(ReturnsOwnConfig):
-    env_config_cls = FurtherConfig
-
-
-class DeclaresOtherConfig(ReturnsOwnConfig):
-    env_config_cls = type("Other", (ReasoningGymEnvConfig,), {})
 
 
 Run = Callable[..., Any]
@@ -185,16 +173,6 @@ def test_a_config_that_only_config_init_names_has_flags_help_and_validation(
     assert "Reward of a short answer (default: 0.25)" in capsys.readouterr().out
 
 
-def test_a_declared_class_of_config_counts_if_it_has_more_fields_than_the_returned_one(
-    run: Run, refused: Run, caplog: Any
-) -> None:
-    assert config_class(ReturnsOwnConfig) is config_class(DeclaresOtherConfig) is OwnConfig
-    assert refused("serve", DeclaresFurtherConfig) == ["env.malus: Field required"]
-    config = run("serve --env.malus 1", DeclaresFurtherConfig)["config"]
-    assert (type(config), config.bonus, config.malus, config.labels) == (FurtherConfig, 0.25, 1.0, ["short"])
-    assert "Settings other than the defaults: env.malus 1.0. " in caplog.text
-
-
 def test_an_error_that_a_person_can_mend_is_one_line_and_a_bug_keeps_its_traceback(
     run: Run, refused: Run, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -226,14 +204,6 @@ def test_an_error_of_the_file_names_the_line_and_does_not_quote_a_key_in_it(refu
     Path("run.yaml").write_text("openai:\n  api_key: sk-secret: x\n")
     [line] = refused("serve --config run.yaml")
     assert "line 2" in line and "secret" not in line
-
-
-def test_each_invalid_setting_is_a_line_without_the_key(refused: Run) -> None:
-    Path("run.yaml").write_text("env: {seed: x, group_size: 0}\nopenai: {api_key: 123456, timeout: soon}\nslurm: 7\n")
-    lines = refused("serve --config run.yaml")
-    names = {line.partition(":")[0] for line in lines}
-    assert names == {"env.seed", "env.group_size", "openai.timeout", "openai.api_key", "slurm"}
-    assert "123456" not in str(lines)
 
 
 @pytest.mark.parametrize(
@@ -313,13 +283,6 @@ def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_each(comma
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     names = "max_n_completions proxy_url tinker env.start_tok_length openai.weight openai.temperature"
     assert [line.partition(" has no effect in this environment: ")[0] for line in warned] == names.split()
-
-
-def test_a_name_without_effect_is_a_setting_if_the_class_of_config_has_it(run: Run, caplog: Any) -> None:
-    own = type("Own", (ReasoningGymEnvConfig,), {"__annotations__": {"start_tok_length": int}, "start_tok_length": 3})
-    environment = type("Environment", (Probe,), {"env_config_cls": own})
-    assert run("serve --env.start_tok_length 7", environment)["config"].start_tok_length == 7
-    assert "no effect" not in caplog.text
 
 
 def test_a_key_that_is_not_there_names_its_variable_and_nothing_that_may_be_a_key(refused: Run) -> None:
