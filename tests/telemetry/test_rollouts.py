@@ -10,7 +10,6 @@ import shutil
 import threading
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -93,16 +92,6 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     counts = {"dumps/rollouts_dropped": 2, "dumps/rollouts_written": 1, "dumps/disk_outages": 1}
     assert counts.items() <= dumps.metrics().items()
     await dumps.close()
-
-
-async def test_a_group_that_no_thread_can_write_is_counted(
-    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-    dumps = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
-    await add(dumps, 0)
-    assert dumps.metrics()["dumps/rollouts_dropped"] == 1.0
-    assert "can't start new thread" in caplog.text
 
 
 async def test_the_name_of_a_full_file_that_was_moved_away_is_not_used_again(tmp_path: Path, add: Any) -> None:
