@@ -80,15 +80,32 @@ def page(command: str, purpose: str) -> str:
     parts = [f"# {command}", NOTE]
     if of_atropos:
         parts.append(f"{purpose[0].upper()}{escaped(purpose[1:])}.")
-    parts.append(escaped(parser.description or ""))
-    parts.append(usage(parser))
+    kinds = kinds_of(parser)
+    if kinds:
+        parts.append(escaped(parser.description or ""))
+        for name, kind in kinds.items():
+            parts += [f"## {name}", *options_of(kind, "###")]
+    else:
+        parts += options_of(parser, "##")
+    parts.append(SETTINGS if of_atropos else escaped(parser.epilog or ""))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def options_of(parser: argparse.ArgumentParser, level: str) -> list[str]:
+    """The description, the usage, and a table for each group of options; `level` is the mark of its heading."""
+    parts = [escaped(parser.description or ""), usage(parser)]
     for group in parser._action_groups:
         rows = list(rows_of(parser, group))
         if rows:
-            parts.append(f"## {heading(group.title or 'options')}")
+            parts.append(f"{level} {heading(group.title or 'options')}")
             parts.append("\n".join(["| option | meaning |", "|---|---|", *rows]))
-    parts.append(SETTINGS if of_atropos else escaped(parser.epilog or ""))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return parts
+
+
+def kinds_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the subcommands by name."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: kind for action in actions for name, kind in action.choices.items()}
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:

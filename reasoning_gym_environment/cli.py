@@ -63,7 +63,7 @@ COMMANDS = {
         RESUMES,
     ),
     "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
-    "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
+    "export": Command("commands.export:main", "write items, or good completions, as a dataset for another trainer"),
     "levels": Command(
         "commands.levels:main",
         "make or show a store of levels, with which the difficulty follows the rewards in other trainers",

@@ -177,7 +177,7 @@ TYPOS = (
     ("No task matches", ["serve", "--env.include_tasks", "*_arithmetics"]),
     ("Did you mean chain_sum", ["tasks", "chain_smu"]),
     ("Did you mean chain_sum", ["audit", "chain_smu"]),
-    ("Did you mean chain_sum", ["export", "--items", "1", "--to", "new", "--tasks", "chain_smu"]),
+    ("Did you mean chain_sum", ["export", "items", "--count", "1", "--to", "new", "--tasks", "chain_smu"]),
     ("Did you mean chain_sum", ["grade-server", "--tasks", "chain_smu"]),
 )
 RUN_EACH = f"""
@@ -302,7 +302,7 @@ def test_an_interrupted_command_says_so_in_one_line_and_leaves_neither_files_nor
 ) -> None:
     log = tmp_path / "export.log"
     target = tmp_path / "out"
-    arguments = ["export", "--cold-start", "1000000", "--tasks", "gcd", "--to", str(target)]
+    arguments = ["export", "cold-start", "--count", "1000000", "--tasks", "gcd", "--to", str(target)]
     # Without the first line, the command ignores SIGINT if the tests run in the background.
     program = f"""
 import signal; signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -82,7 +82,7 @@ class CurriculumRow:
 
     @property
     def exported(self) -> ExportedItem:
-        """The row for a format of `export --items`."""
+        """The row for a format of `export items`."""
         answer = str(self.problem.entry.get("answer") or "")
         return ExportedItem(self.problem, "train", self.number, answer, self.fields)
 

@@ -2,7 +2,7 @@
 
     Problem ── Recipe.of ──> Recipe ── as_row ──> a dict of texts and numbers, in JSON lines or parquet
     a row ── Recipe.from_row ──> Recipe ── RecipeGrader ──> the same item, once for all its completions ──> grades
-    rows of `export --items`, completions ── grade_rows ──> a Grade for each
+    rows of `export items`, completions ── grade_rows ──> a Grade for each
 
 JSON and parquet change the metadata of most items, so a row carries the recipe and not the item. The process that
 grades makes the item again. The digest of the question shows whether it is the same item. This module needs no trainer.
@@ -101,7 +101,7 @@ class Recipe:
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EnvironmentSetupError(
-                f"Expected a row of `export --items` with task, seed, config, level and question_digest: {error!r}."
+                f"Expected a row of `export items` with task, seed, config, level and question_digest: {error!r}."
             ) from error
 
     async def make(self, tasks: Tasks) -> PromptedProblem:
@@ -222,7 +222,7 @@ def grader_for(settings: Mapping[str, Any]) -> RecipeGrader:
     return _graders.get(key, lambda: RecipeGrader(Tasks(**settings)))
 
 
-# --- rows of `export --items`
+# --- rows of `export items`
 
 
 def grade_rows(

@@ -6,7 +6,7 @@
     GET  /health, /metrics
 
 JSON changes the metadata of most items. If the metadata of a request to /verify has a `recipe`, as in rows of
-`export --items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata.
+`export items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata.
 
 A completion that could not be scored has the reward `null` and a reason. Its reward is never 0, except in the reply to
 NeMo Gym, which ends a collection of rollouts at `null`: there it is 0, with `mask_sample` and `failure_reason`, and the

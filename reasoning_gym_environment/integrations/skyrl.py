@@ -1,6 +1,6 @@
 """The tasks as an environment of SkyRL (docs/skyrl.md).
 
-    a row of `export --items` ── prompt ──> SkyRL's generator ──> completion ──┐
+    a row of `export items` ── prompt ──> SkyRL's generator ──> completion ──┐
                               └─ extra_info: a recipe ──> the same item ───────┴── sandbox ──> reward, metadata
     a row of a store of levels (CurriculumPrompts) ── report ──> the store learns the reward
 

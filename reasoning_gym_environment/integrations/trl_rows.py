@@ -45,7 +45,7 @@ def _columns(rows: CurriculumRows, batch: dict[str, list[Any]]) -> dict[str, lis
 
 
 class RowRewards:
-    """The reward function for rows with recipes: of a store of levels, or of `export --items`.
+    """The reward function for rows with recipes: of a store of levels, or of `export items`.
 
     `settings` are arguments of `Tasks` that concern grading. The workers start with the first call, in the process that
     calls. The reward of a completion without a score is None, and TRL does not train on it. Set `thinking_opened` if

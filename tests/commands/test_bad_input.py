@@ -44,13 +44,13 @@ def lines_with_odd_values() -> Iterator[tuple[str, dict[str, Any]]]:
 def run_all(path: str | Path, folder: Path) -> set[str]:
     """The names of the commands that had a result. All others must have refused the path in a sentence."""
     commands = {
-        "report": (report.main, ["-o", f"{folder}.html"]),
-        "export": (export.main, ["--to", f"{folder}.export", "--min-score", "0"]),
+        "report": (report.main, [str(path), "-o", f"{folder}.html"]),
+        "export": (export.main, ["sft", str(path), "--to", f"{folder}.export", "--min-score", "0"]),
     }
     succeeded = set()
     for name, (main, arguments) in commands.items():
         try:
-            main([str(path), *arguments])
+            main(arguments)
         except EnvironmentSetupError as error:
             assert len(str(error).splitlines()) == 1
         else:
@@ -98,8 +98,8 @@ EMPTY = [
     ["report", ""],
     ["report", "--compare", "", "samples.jsonl"],
     ["report", "samples.jsonl", "--output="],
-    ["export", "", "--to=out"],
-    ["export", "samples.jsonl", "--to="],
+    ["export", "sft", "", "--to=out"],
+    ["export", "sft", "samples.jsonl", "--to="],
     ["audit", ""],
     ["audit", "gcd", " , "],
     ["audit", "gcd", "--json="],
@@ -145,9 +145,18 @@ def numeric_options() -> Iterator[tuple[str, argparse.Action]]:
             patch.setattr(argparse.ArgumentParser, "parse_args", capture)
             with pytest.raises(Captured) as captured:
                 getattr(importlib.import_module(f"reasoning_gym_environment.{module}"), function)([])
-        for action in captured.value.args[0]._actions:
+        for action in actions_of(captured.value.args[0]):
             if action.type is not None and isinstance(action.type("1"), int | float):
                 yield name, action
+
+
+def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The options of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for kind in action.choices.values():
+                yield from actions_of(kind)
 
 
 def capture(parser: argparse.ArgumentParser, *_: Any) -> None:
@@ -159,7 +168,7 @@ OPTIONS = [pytest.param(action, id=f"{name} {action.dest}") for name, action in 
 
 def test_the_numeric_options_are_found() -> None:
     names = {parameter.id for parameter in OPTIONS}
-    assert {"report max_rollouts", "audit draws", "grade-server deadline_s", "export items", "openenv port"} <= names
+    assert {"report max_rollouts", "audit draws", "grade-server deadline_s", "export count", "openenv port"} <= names
 
 
 @pytest.mark.parametrize("action", OPTIONS)

@@ -55,9 +55,9 @@ def dump(tmp_path: Path) -> Path:
     return path
 
 
-def exported(dump: Path, *options: str) -> list[dict[str, Any]]:
+def exported(dump: Path, *options: str, kind: str = "sft") -> list[dict[str, Any]]:
     folder = dump.parent / "out"
-    assert export.main([str(dump), "--to", str(folder), *options]) == 0
+    assert export.main([kind, str(dump), "--to", str(folder), *options]) == 0
     return [json.loads(line) for line in (folder / "data" / "train.jsonl").open(encoding="utf-8")]
 
 
@@ -73,35 +73,32 @@ def test_messages_are_the_conversations_of_good_completions(dump: Path, capsys: 
 
 
 def test_a_question_has_as_many_different_completions_as_asked_for(dump: Path) -> None:
-    rows = exported(dump, "--per-question", "5", "--min-score", "0.5", "--format", "prompt_completion")
-    assert [(row["prompt"], row["completion"][0]["content"]) for row in rows if row["prompt"] == PROMPT] == [
-        (PROMPT, text) for text in ("right", "right too \ud800", "half")
-    ]
+    rows = exported(dump, "--per-question", "5", "--min-score", "0.5")
+    texts = [row["messages"][-1]["content"] for row in rows if row["messages"][:-1] == PROMPT]
+    assert texts == ["right", "right too \ud800", "half"]
     assert [row["score"] for row in rows] == [1.0, 1.0, 0.5, 0.9]
 
 
 def test_a_pair_is_the_best_and_the_worst_that_has_a_score(dump: Path) -> None:
-    (row,) = exported(dump, "--format", "dpo")
+    (row,) = exported(dump, kind="dpo")
     assert (row["prompt"], row["chosen"][0]["content"], row["rejected"][0]["content"]) == (PROMPT, "right", "wrong")
     assert (row["score"], row["score_rejected"]) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "options", "reason"),
+    ("rollouts", "kind", "reason"),
     [
-        ([rollout("x", 0.0, outcome="timeout")], [], "a group whose completions are unscored (1)"),
-        ([rollout("x", 0.5)], ["--min-score", "0.75"], "a group without a completion of score 0.75 or more (1)"),
-        ([rollout("x", 1.0, mask_reason="too_long")], [], "a group whose good completions were masked in training (1)"),
-        ([rollout("x", 1.0), rollout("y", 1.0)], ["--format", "dpo"], "a group without a worse completion for a pair"),
+        ([rollout("x", 0.0, outcome="timeout")], "sft", "a group whose completions are unscored (1)"),
+        ([rollout("x", 0.5)], "sft", "a group without a completion of score 0.75 or more (1)"),
+        ([rollout("x", 1.0, mask_reason="too_long")], "dpo", "a group whose good completions were masked in training"),
+        ([rollout("x", 1.0), rollout("y", 1.0)], "dpo", "a group without a worse completion for a pair"),
     ],
 )
-def test_a_group_without_a_row_has_the_true_reason(
-    rollouts: list[Any], options: list[str], reason: str, tmp_path: Path
-) -> None:
+def test_a_group_without_a_row_has_the_true_reason(rollouts: list[Any], kind: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "dump.jsonl"
     path.write_text(json.dumps(group(*rollouts)) + "\n")
     with pytest.raises(EnvironmentSetupError) as refused:
-        exported(path, *options)
+        exported(path, "--min-score", "0.75", kind=kind)
     assert reason in str(refused.value)
 
 
@@ -115,7 +112,7 @@ def test_an_export_is_not_replaced(dump: Path) -> None:
 def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
-    exported(dump, "--format", "dpo")
+    exported(dump, kind="dpo")
     loaded = datasets.load_dataset(str(dump.parent / "out"), cache_dir=str(dump.parent / "cache"))
     assert loaded["train"].column_names[:3] == ["prompt", "chosen", "rejected"]
     assert loaded["train"][0]["chosen"] == [{"role": "assistant", "content": "right"}]
@@ -124,19 +121,19 @@ def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.M
 def test_examples_for_a_cold_start_are_training_items_with_their_answers(
     tmp_path: Path, in_process_workers: None
 ) -> None:
-    wanted = ["--cold-start", "40", "--tasks", "gcd,spell_backward", "--format", "prompt_completion"]
-    assert export.main([*wanted, "--to", str(tmp_path / "cold")]) == 0
+    wanted = ["cold-start", "--count", "40", "--tasks"]
+    assert export.main([*wanted, "gcd,spell_backward", "--to", str(tmp_path / "cold")]) == 0
     rows = [json.loads(line) for line in (tmp_path / "cold" / "data" / "train.jsonl").open()]
     assert len(rows) == 40 and {row["task"] for row in rows} == {"gcd", "spell_backward"}
-    assert not any(is_held_out(row["prompt"][1]["content"]) for row in rows)
+    assert not any(is_held_out(row["messages"][1]["content"]) for row in rows)
     levels = {task: build_ladder(task).levels for task in ("gcd", "spell_backward")}
     for row in rows:
         config = levels[row["task"]][row["level"]].config
         entry = library.create_dataset(row["task"], seed=row["seed"], size=1, **config)[0]
-        assert entry["question"] == row["prompt"][1]["content"]
-        assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
+        assert entry["question"] == row["messages"][1]["content"]
+        assert extract_answer(row["messages"][2]["content"]).answer == entry["answer"]
     with pytest.raises(EnvironmentSetupError, match="no expected answers"):
-        export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")])
+        export.main([*wanted, "boxnet", "--to", str(tmp_path / "none")])
     assert not (tmp_path / "none").exists()
 
 
@@ -147,7 +144,7 @@ def test_an_export_that_is_refused_leaves_folders_as_they_were(dump: Path) -> No
     (old / "note.txt").write_text("kept")
     for folder in (dump.parent / "new" / "inner", old):
         with pytest.raises(EnvironmentSetupError, match="nothing to export"):
-            export.main([str(dump), "--to", str(folder)])
+            export.main(["sft", str(dump), "--to", str(folder)])
     assert not (dump.parent / "new").exists()
     assert [path.name for path in old.iterdir()] == ["note.txt"]
 

@@ -1,8 +1,9 @@
-"""Rows of `export --items`: training and held-out questions stay apart, and a row is graded from its recipe alone."""
+"""Rows of items: training and held-out questions stay apart, and a row is graded from its recipe alone."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections import Counter
@@ -37,8 +38,8 @@ CASES = [(name, split) for name in ITEM_FORMATS for split in SPLITS]
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
 
 
-def export_items(folder: Path, *options: str) -> Path:
-    assert export.main(["--to", str(folder), *options]) == 0
+def export_items(folder: Path, kind: str, *options: str) -> Path:
+    assert export.main([kind, "--to", str(folder), *options]) == 0
     return folder
 
 
@@ -80,8 +81,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
 
     made = {}
     chosen: dict[str, tuple[str, ...]] = {
-        "train": ("--items", str(ITEMS), "--complexity", "none"),
-        "eval": ("--items", "eval", "--eval-tasks", "all", "--per-task", "1"),
+        "train": ("items", "--count", str(ITEMS), "--complexity", "none"),
+        "eval": ("held-out", "--eval-tasks", "all", "--per-task", "1"),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "SandboxGrader", InProcessGrader)
@@ -183,7 +184,7 @@ def test_the_server_grades_a_row_for_nemo_gym_although_json_has_changed_its_meta
     [
         ({"seed": 5}, "the recipe gives another question"),
         ({"task": "chain_sum"}, "The task chain_sum is not served: not in include_tasks"),
-        ({"config": "{}", "seed": None}, "Expected a row of `export --items`"),
+        ({"config": "{}", "seed": None}, "Expected a row of `export items`"),
         ({"config": '{"no_field": 1}'}, "no_field"),
         ({"question_digest": "0" * 16}, "the recipe of another item"),
     ],
@@ -204,18 +205,25 @@ def test_a_recipe_that_does_not_fit_leaves_the_completion_unscored(
         assert (reason if wrong == recipe else "Expected a row of") in found["reason"]
 
 
-async def test_the_manifest_is_the_manifest_of_evaluate(
-    tmp_path: Path, ready_env: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+async def test_the_manifest_of_an_export_is_what_evaluate_prints(
+    tmp_path: Path,
+    ready_env: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     chosen = "chain_sum,gcd,products"
-    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", chosen)
+    folder = export_items(tmp_path / "eval", "held-out", "--tasks", chosen)
+    [manifest] = re.findall(r"held-out questions \(manifest (\w{16})\)", capsys.readouterr().out)
+    assert f"**Manifest**: `{manifest}`" in (folder / "README.md").read_text()
     rows = read(folder, "hf", "eval")
+    caplog.clear()
+    caplog.set_level(logging.INFO)
     per_task = EvaluationSettings.model_fields["num_eval_samples_per_task"].default
     env = await ready_env(include_tasks=chosen, num_eval_samples_per_task=per_task)
     questions = await env.run.questions()
     assert [row["question_digest"] for row in rows] == [question_digest(problem.question) for problem in questions]
-    assert f"**Manifest**: `{questions.manifest}`" in (folder / "README.md").read_text()
-    assert questions.manifest in capsys.readouterr().out
+    assert questions.manifest == manifest
+    assert f"Evaluation set {manifest}: 15 items of 3 tasks" in caplog.text
 
 
 def test_the_card_counts_the_items_and_its_python_runs(
@@ -241,7 +249,7 @@ def test_the_card_counts_the_items_and_its_python_runs(
 def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_workers: None) -> None:
     for given, expected in (((), 3), (("--complexity", "0"), 1), (("--complexity", "1", "--seed", "7"), 1)):
         folder = tmp_path / "-".join(["out", *given])
-        export_items(folder, "--items", "20", "--tasks", "chain_sum", *given)
+        export_items(folder, "items", "--count", "20", "--tasks", "chain_sum", *given)
         counts = Counter(row["level"] for row in read(folder, "hf", "train"))
         assert len(counts) >= expected and (len(counts) == 1) == (expected == 1)
         listed = ", ".join(f"{level} ({counts[level]})" for level in sorted(counts))
@@ -250,7 +258,7 @@ def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_worker
 
 def test_items_have_other_parameters(tmp_path: Path, in_process_workers: None) -> None:
     overrides = '{"chain_sum": {"min_terms": 2, "max_terms": 2}}'
-    chosen = ("--items", "3", "--tasks", "chain_sum", "--task-overrides", overrides)
+    chosen = ("items", "--count", "3", "--tasks", "chain_sum", "--task-overrides", overrides)
     folder = export_items(tmp_path / "sums", *chosen, "--complexity", "none", "--format", "nemo-gym")
     configs = [json.loads(row["metadata"]["recipe"]["config"]) for row in read(folder, "nemo-gym", "train")]
     assert {config["max_terms"] for config in configs} == {2}
@@ -260,7 +268,7 @@ def test_a_folder_has_tasks_of_ones_own_and_the_python_of_its_card_serves_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_datasets: None
 ) -> None:
     modules = ("--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK)
-    chosen = ("--items", "1", "--tasks", ATTACK_TASK, "--complexity", "none", "--format", "nemo-gym")
+    chosen = ("items", "--count", "1", "--tasks", ATTACK_TASK, "--complexity", "none", "--format", "nemo-gym")
     own = export_items(tmp_path / "own", *chosen, *modules)
     [row] = read(own, "nemo-gym", "train")
     assert row["metadata"]["recipe"]["task"] == ATTACK_TASK
@@ -271,41 +279,37 @@ def test_a_folder_has_tasks_of_ones_own_and_the_python_of_its_card_serves_them(
     assert capsys.readouterr().out == "1.0\n"
 
 
+def test_more_items_than_a_task_has_are_refused_and_leave_no_folder(tmp_path: Path, in_process_workers: None) -> None:
+    chosen = ("items", "--count", "20", "--tasks", "coin_flip", "--complexity", "0")
+    with pytest.raises(EnvironmentSetupError, match="--count: expected 20 different questions, but"):
+        export_items(tmp_path / "out", *chosen)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "option"),
     [
-        (["--items", "3", "PATH"], "--items takes neither PATH nor --cold-start"),
-        (["--items", "3", "--cold-start", "3"], "--items takes neither PATH nor --cold-start"),
-        (["--items", "3", "--format", "dpo"], "expected --format hf, verl, nemo-gym, got dpo"),
-        (["--format", "verl"], "--format verl has no completions: add --items"),
-        (["--items", "eval", "--seed", "1"], "--items eval does not use --seed"),
-        (["--items", "3", "--eval-seed", "1", "--eval-tasks", "2"], "does not use --eval-tasks, --eval-seed"),
-        (["--items", "3", "--min-score", "0.5"], "--items N does not use --min-score. Remove the option."),
-        (["--items", "eval", "--per-question", "2"], "--items eval does not use --per-question. Remove the option."),
-        (
-            ["--cold-start", "3", "--min-score", "1", "--eval-seed", "1"],
-            "--cold-start does not use --min-score, --eval-",
-        ),
-        (["PATH", "--tasks", "gcd", "--seed", "1"], "An export of completions does not use --tasks, --seed."),
-        (["PATH", "--tasks", "gcd", "--eval-complexity", "1"], "completions does not use --tasks, --eval-complexity."),
-        (["--items", "20", "--tasks", "coin_flip", "--complexity", "0"], "expected 20 different questions, but"),
+        (["items", "--count", "3", "--eval-seed", "1"], "--eval-seed"),
+        (["held-out", "--complexity", "1"], "--complexity"),
+        (["sft", "PATH", "--tasks", "gcd"], "--tasks"),
+        (["cold-start", "--count", "3", "--min-score", "1"], "--min-score"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
-    options: list[str], message: str, tmp_path: Path, in_process_workers: None
+def test_an_option_of_another_kind_is_unknown(
+    arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
-        export.main(["--to", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit):
+        export.main([*arguments, "--to", "out"])
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
 def test_training_items_and_held_out_questions_are_never_in_the_same_folder(
     folders: dict[tuple[str, str], Path],
 ) -> None:
     for name, split in CASES:
-        other = "3" if split == "eval" else "eval"
+        other = ("items", "--count", "3") if split == "eval" else ("held-out",)
         with pytest.raises(EnvironmentSetupError, match="holds a dataset already"):
-            export.main(["--to", str(folders[name, split]), "--format", name, "--items", other])
+            export_items(folders[name, split], *other, "--format", name)
 
 
 def test_a_missing_library_is_reported_in_one_line(
@@ -313,7 +317,7 @@ def test_a_missing_library_is_reported_in_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SystemExit) as end:
-        cli.main(["export", "--items", "3", "--to", str(tmp_path / "out")])
+        cli.main(["export", "items", "--count", "3", "--to", str(tmp_path / "out")])
     assert end.value.code == 2
     assert capsys.readouterr().err == (
         'reasoning-gym-env: export needs pyarrow: `pip install ".[export]"` in the checkout brings it.\n'

@@ -72,7 +72,7 @@ def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, An
 
 
 def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
-    """The rewards that /verify gives to a row of `export --items --format nemo-gym`, and to the row without recipe."""
+    """The rewards that /verify gives to a row of `export items --format nemo-gym`, and to the row without recipe."""
     problem = group.problem
     row = nemo_row(ExportedItem(problem, "eval", 0, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
     rewards = []

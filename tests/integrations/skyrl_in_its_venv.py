@@ -76,7 +76,7 @@ class Episode:
 
 
 def extras_of(problem: PromptedProblem, **changes: Any) -> dict[str, Any]:
-    """What SkyRL's dataset makes of a row of `export --items --format verl`: all columns but the prompt."""
+    """What SkyRL's dataset makes of a row of `export items --format verl`: all columns but the prompt."""
     row = verl_row(ExportedItem(problem, "train", 0, str(problem.entry["answer"] or ""), Recipe.of(problem).as_row()))
     extras: dict[str, Any] = json.loads(json.dumps(row))
     extras.pop("prompt")

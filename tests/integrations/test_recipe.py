@@ -87,7 +87,7 @@ async def test_another_question_is_not_graded(tasks_in_process: Tasks, problem: 
 def test_a_row_without_a_recipe_is_refused(change: dict[str, object]) -> None:
     row = {"task": "chain_sum", "seed": 1, "config": "{}", "level": None, "question_digest": "", **change}
     incomplete = {name: value for name, value in row.items() if value is not ...}
-    with pytest.raises(EnvironmentSetupError, match="export --items"):
+    with pytest.raises(EnvironmentSetupError, match="export items"):
         Recipe.from_row(incomplete)
 
 
@@ -210,7 +210,7 @@ def test_a_row_that_the_user_must_change_is_an_error(
     row = Recipe.of(problem).as_row()
     with pytest.raises(UnknownNameError, match="gcd"):
         grade_rows(tasks_in_process, [{**row, "task": "gcd"}], ["x"])
-    with pytest.raises(EnvironmentSetupError, match="export --items"):
+    with pytest.raises(EnvironmentSetupError, match="export items"):
         row_rewards(tasks_in_process, monkeypatch)(completions=["x"], prompts=[[]], task=["chain_sum"])
     with pytest.raises(ValueError, match="a completion for each of 1 rows, got 2"):
         grade_rows(tasks_in_process, [row], ["x", "y"])

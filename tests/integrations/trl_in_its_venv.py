@@ -197,10 +197,7 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
 
 def test_the_trainer_reads_exported_rows_and_their_grades(tmp_path: Path) -> None:
     folder, cache = str(tmp_path / "rows"), str(tmp_path / "cache")
-    assert (
-        export.main(["--items", "16", "--tasks", "chain_sum", "--complexity", "none", "--format", "hf", "--to", folder])
-        == 0
-    )
+    assert export.main(["items", "--count", "16", "--tasks", "chain_sum", "--complexity", "none", "--to", folder]) == 0
     dataset = load_dataset(folder, cache_dir=cache, split="train")
     model, tokenizer = tiny_model()
 

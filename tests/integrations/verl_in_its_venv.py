@@ -92,7 +92,7 @@ def readable(group: Group) -> Group:
 
 
 def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
-    """A row of `export --items --format verl`."""
+    """A row of `export items --format verl`."""
     return verl_row(ExportedItem(problem, "train", index, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
 
 

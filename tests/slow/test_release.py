@@ -122,8 +122,8 @@ CALLS = {
     "process": (f"process {PLAN}", "Planned: "),
     "evaluate": (f"evaluate {PLAN}", "Planned: 5 requests"),
     "report": ("report sample_run -o report.html", "report.html"),
-    "export": ("export sample_run/data_dumps --to exported", "rows of"),
-    "export --items": ("export --items eval --tasks chain_sum --to held_out", "5 held-out questions"),
+    "export": ("export sft sample_run/data_dumps --to exported", "rows of"),
+    "export held-out": ("export held-out --tasks chain_sum --to held_out", "5 held-out questions"),
     "levels": ("levels levels.sqlite --create --tasks chain_sum --group-size 8", "1 tasks with"),
 }
 """A call of each command that needs no server, and a part of what it prints."""
