@@ -28,27 +28,17 @@ from ..tasks.selectors import shortened
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
-from ..verification.grade import CHECKS
 from .options import add_settings, check_tasks, refuse_unused, task_settings
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
 
 NUMBERS = ("ms", "~tokens", "distinct")
-COLUMNS = ("task", "category", "levels", "expected", "verifier", *NUMBERS)
+COLUMNS = ("task", "category", "levels", *NUMBERS)
 LEGEND = (
-    "expected: items have an expected answer. verifier: `checked` means that reasoning-gym's own verifier pays some "
-    "wrong answers, which verification: strict refuses (docs/verifiers.md). ms: time to make an item. ~tokens: length "
-    "of its prompt. distinct: different questions in so many draws. These three were measured at the default config."
+    "ms: time to make an item. ~tokens: length of its prompt. distinct: different questions in so many draws. These "
+    "three were measured at the default config."
 )
-WITHOUT_ANSWER = (
-    "boxnet",
-    "graph_color",
-    "propositional_logic",
-    "rubiks_cube",
-    "rush_hour",
-)
-"""Tasks whose items come without an answer."""
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
 LIST_OPTIONS = ("include_tasks", "exclude_tasks")
@@ -76,9 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
         usage="%(prog)s [NAME] [options]",
-        description="Without NAME: list the tasks, with their levels of difficulty, whether their items have an "
-        "expected answer, how reliable their verifier is, and how long an item takes to make. With NAME: print items "
-        "of this task as training draws them, with their config and their expected answer.",
+        description="Without NAME: list the tasks, with their levels of difficulty and the time to make an item. With "
+        "NAME: print items of this task as training draws them, with their config and their expected answer.",
     )
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", help="print items of this task")
@@ -144,9 +133,6 @@ def task_records(catalog: Catalog) -> list[dict[str, Any]]:
             "levels": len(ladders[task.name]),
             "has_curriculum": library.has_curriculum(task.name),
             "note": ladders[task.name].note,
-            "has_expected_answer": task.name not in WITHOUT_ANSWER,
-            "verifier": "checked" if task.name in CHECKS else "native",
-            "evaluates_answers": task.name in eval_guards.GUARDS,
             "measured": asdict(measured[task.name]) if task.name in measured else None,
         }
         for task in catalog.tasks
@@ -161,16 +147,7 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
         levels = str(record["levels"])
         if not record["has_curriculum"]:
             levels += " (no curriculum)"
-        has_answer = "yes" if record["has_expected_answer"] else "no"
-        numbers = _measured_numbers(record["measured"])
-        table.add_row(
-            record["task"],
-            record["category"],
-            levels,
-            has_answer,
-            record["verifier"],
-            *numbers,
-        )
+        table.add_row(record["task"], record["category"], levels, *_measured_numbers(record["measured"]))
     return table
 
 
