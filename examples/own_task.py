@@ -2,8 +2,7 @@
 
 python examples/own_task.py                                                       an item, and rewards of answers
 reasoning-gym-env tasks clock_sum --task-modules examples/own_task.py --complexity 1
-reasoning-gym-env audit clock_sum --task-modules examples/own_task.py --solver examples/own_task.py:solve
-                                                        how reliable its verifier is, and whether its answers are right
+reasoning-gym-env audit clock_sum --task-modules examples/own_task.py             how reliable its verifier is
 reasoning-gym-env serve --env.task_modules examples/own_task.py --env.include_tasks clock_sum,countdown
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
@@ -69,16 +67,6 @@ class ClockSumCurriculum(BaseCurriculum):
 
 
 register_dataset("clock_sum", ClockSumDataset, ClockSumConfig, ClockSumCurriculum)
-
-
-def solve(question: str) -> str | None:
-    """The right answer from the text of the question alone, by another way, so that the audit finds wrong answers."""
-    found = re.match(r"It is (\d\d):(\d\d)\. What time is it (\d+) minutes later\?", question)
-    if found is None:
-        return None
-    hours, minutes, later = map(int, found.groups())
-    moment = datetime(2000, 1, 1, hours, minutes) + timedelta(minutes=later)
-    return moment.strftime("%H:%M")
 
 
 if __name__ == "__main__":

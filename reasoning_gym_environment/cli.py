@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "audit": Command(
         "commands.audit:main",
-        "measure what a task's verifier pays for right, wrong and worthless answers",
+        "check that a task's verifier pays right answers, pays nothing without work, and raises nothing",
     ),
     "serve": Command(
         ATROPOS,

@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.api import PromptedProblem, Tasks
-from reasoning_gym_environment.commands.audit import CONSTANTS, GARBAGE, same
+from reasoning_gym_environment.commands.audit import CONSTANTS, GARBAGE
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.sampling.seeds import derive_random, derive_seed
 from reasoning_gym_environment.tasks.catalog import config_of
@@ -153,6 +153,18 @@ def changed(program: Program, rng: random.Random) -> Program:
     if dice < 0.95:
         return ("join", glue, *rng.sample([program, leaf(rng)], 2)) if dice < 0.8 else ("join", glue, *[program] * 8)
     return leaf(rng)
+
+
+def same(text: str, right: str | None) -> bool:
+    """Whether the texts are equal except for case and blanks, or are equal as numbers."""
+    if right is None:
+        return False
+    if "".join(text.lower().split()) == "".join(right.lower().split()):
+        return True
+    try:
+        return float(text) == float(right)
+    except ValueError:
+        return False
 
 
 async def earned(tasks: Tasks, programs: Sequence[Program], items: Sequence[Item]) -> list[tuple[float, float, str]]:

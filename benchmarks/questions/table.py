@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym_environment.verification.questions import OPEN_FAULTS
-
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
 BEGIN = "<!-- Written by `python benchmarks/questions/check.py`; do not edit. -->"
@@ -15,6 +13,13 @@ END = "<!-- The end of the table. -->"
 MOST_LEVELS = 6
 """Tasks with more levels show the smallest and the largest value."""
 
+OPEN_FAULTS: Mapping[str, str] = {
+    "arc_1d": "two simple rules fit 1 to 3 % of the items, such as a move to a dot with or without a limit",
+    "list_functions": "two simple rules fit 1 % of the items, mostly sums of small numbers with or without repeats",
+    "rearc": "two rules fit about 2 % of the items",
+    "number_sequence": "no simple rule that was tried fits 15 % of the items, and another simple rule fits 0.5 %",
+}
+"""Known faults that are not mended, as texts for a reader."""
 UNKNOWN: Mapping[str, str] = {
     "arc_1d": "the generator never ends at some seeds",
     "arc_agi": "whether a second rule fits",

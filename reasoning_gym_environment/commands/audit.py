@@ -1,12 +1,12 @@
-"""The command `audit TASK ...`: measure how reliable the verifier and the items of a task are.
+"""The command `audit TASK ...`: measure how reliable the verifier of a task is.
 
-    items of the default config, made twice ──> are they equal, and how many are different?
-    known answers ── sandbox ──> is the right answer paid in full, and what do worthless answers earn?
-    items of every level ── constants, the most frequent answers ──> is one text right on most of them?
-                         └─ your solver (audit_solver.py) ──> do its answers and the items' own answers agree?
+    items of the default config and of each level
+      ├── their own answers ─────────────────────┐             ┌──> is it paid in full?
+      ├── constants, frequent answers, garbage ──┼── sandbox ──┼──> does one answer without work pay on most items?
+      └── copies of the question ────────────────┘             └──> does the verifier raise an exception?
 
-Use it for another release of reasoning-gym, or for a dataset of your own. It tries a few answers that ignore the
-problem. `benchmarks/audit/search.py`, in a checkout, searches for more answers that a learner could find.
+Use it for a dataset of your own, or for another release of reasoning-gym. `benchmarks/audit/search.py`, in a checkout,
+searches for more answers that a learner could find.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import json
 import os
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,7 +30,7 @@ from rich.text import Text
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
-from ..records import Outcome, Score
+from ..records import Outcome
 from ..sampling.seeds import derive_seed
 from ..storage.files import write_atomically
 from ..tasks import reasoning_gym_source as library
@@ -40,41 +40,19 @@ from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
-from ..verification.questions import OPEN_FAULTS, is_sound
-from . import audit_solver
-from .audit_solver import FULL, Solver, load_solver, scores_of
+from ..verification.questions import is_sound
 from .options import add_settings, check_tasks, task_settings
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
-MAX_WORTHLESS = 0.5
-"""A worthless answer that earns this much on average counts as correct in training."""
-RIGHT = "the right answer"
-SOLVED = 0.5
-"""A constant solves a level if it is right on more than this share of its items, by the 95 % interval's lower end."""
+FULL = 0.99
+"""An answer with this score is paid in full."""
+MOST = 0.5
+"""An answer without work is a fault if its mean score on a level is above this, by the 95 % interval's lower end."""
+FREQUENT = 3
+"""So many of the most frequent answers of a level are tried on all items of the level."""
 
-DEFAULT = "default"
-AGAIN = "default, made again"
-
-CONSTANTS = (
-    "0",
-    "1",
-    "-1",
-    "2",
-    "10",
-    "100",
-    "yes",
-    "no",
-    "True",
-    "False",
-    "None",
-    "A",
-    "a",
-    "[]",
-    "{}",
-    "nan",
-    "inf",
-)
+CONSTANTS = ("0", "1", "-1", "2", "10", "100", "yes", "no", "True", "False", "None", "A", "a", "[]", "{}", "nan", "inf")
 GARBAGE = (
     "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
     "A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, U, V, W, X, Y, Z",
@@ -87,17 +65,24 @@ GARBAGE = (
     "((((",
     "lorem ipsum\ndolor",
 )
-WORTHLESS = CONSTANTS + GARBAGE
+
+
+def last_lines(question: str) -> str:
+    """The last block of lines, without the text before a colon: often what the question is about."""
+    return question.rstrip().split("\n\n")[-1].split(":")[-1].strip()
+
+
+COPIES: Mapping[str, Callable[[str], str]] = {
+    "a copy of the question": str,
+    "a copy of the question's last lines": last_lines,
+}
 
 VERDICTS = {
-    "broken": "does not pay the right answer in full",
-    "disputed": "has items whose own answer the solver disputes",
-    "pays-garbage": "pays a worthless answer",
-    "solved-by-constant": "has a level on which an answer without work is right on most items",
+    "broken": "does not pay the items' own answers in full",
+    "pays-without-work": "pays an answer that needs no work",
+    "raises": "has a verifier that raises an exception, or takes too long",
+    "missing-items": "does not make all items, or not in time",
     "no-expected-answer": "has items that come without an expected answer",
-    "not-graded": "has right answers that could not be scored",
-    "no-items": "makes no items",
-    "open-fault": "has a fault that is known and not mended",
 }
 """The verdicts other than "sound", the worst first."""
 
@@ -111,14 +96,13 @@ def main(arguments: Sequence[str]) -> int:
     for verdict in options.fail_on:
         if verdict not in VERDICTS:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
-    solver = None if options.solver is None else load_solver(options.solver)
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json)
     check_tasks(options)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
-        document = _audit(options, solver)
+        document = _audit(options)
     # The reader of the table may have gone, which ends the command.
     if options.json:
         write_atomically(Path(options.json), json.dumps(document, indent=1).encode() + b"\n")
@@ -133,9 +117,8 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env audit",
-        description="Measure what each task's verifier pays for right and for worthless answers, whether the same seed "
-        "makes the same item again, and whether one constant is right on most items of a level. Answers are graded in "
-        "the sandbox, as in training.",
+        description="Measure whether each task's verifier pays the items' own answers, whether it pays a constant or a "
+        "copy of the question, and whether it raises an exception. Answers are graded in the sandbox, as in training.",
     )
     verdicts = ", ".join(VERDICTS)
     add = parser.add_argument
@@ -150,26 +133,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--items",
         type=positive,
-        default=5,
-        help="items of each task to try answers on (default: 5)",
-    )
-    add(
-        "--draws",
-        type=positive,
         default=30,
-        help="items to make of each level (default: 30)",
+        help="items of the default config, and of each level (default: 30)",
     )
     add(
         "--seed",
         type=whole,
         default=0,
         help="another seed gives other items (default: 0)",
-    )
-    add(
-        "--solver",
-        metavar="MODULE:FUNCTION",
-        help="a function of the question's text that returns a right answer, a list of right answers, or None if it "
-        "cannot tell; the audit compares its answers with the keys of the items",
     )
     add("--json", metavar="FILE", help="also write all measurements as JSON")
     add(
@@ -189,7 +160,7 @@ def _task(text: str) -> str:
     raise argparse.ArgumentTypeError(f"expected the name of a task, got {text!r:.100}")
 
 
-def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]:
+def _audit(options: argparse.Namespace) -> dict[str, Any]:
     workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
         **task_settings(options),
@@ -197,231 +168,130 @@ def _audit(options: argparse.Namespace, solver: Solver | None) -> dict[str, Any]
         num_generation_workers=workers,
         num_scoring_workers=workers,
     ) as tasks:
-        limits = {"items": options.items, "draws": options.draws, "seed": options.seed}
         results = []
         for task in Progress(tasks.names, "audit", unit="task"):
-            results.append(asyncio.run(audit(tasks, task, solver=solver, **limits)))
+            results.append(asyncio.run(audit(tasks, task, items=options.items, seed=options.seed)))
         return {"reasoning_gym_version": tasks.version, "tasks": results}
 
 
 # --- one task
 
 
-async def audit(
-    tasks: Tasks, task: str, *, items: int, draws: int, seed: int, solver: Solver | None = None
-) -> dict[str, Any]:
-    """The measurements of one task as plain data: means and shares in [0, 1], and notes for a person.
+@dataclass
+class Measures:
+    """What was measured on the items of one level, or of the default config. Scores are means, in [0, 1]."""
 
-    `right` is the mean score of the right answer, None if no right answer is known. `worthless` has the mean score of
-    the best paid worthless answer, and this answer. `solved` has (level, constant, share of the level's items on which
-    it is right). With a solver, `solver` is the result of `audit_solver.compare`. The audit skips items with a wrong
-    answer, and answers that could not be scored.
-    """
-    failures: list[str] = []
-    problems = await _draw_levels(tasks, task, draws, seed, failures)
-    repeated = problems.pop(AGAIN)
-    made = problems[DEFAULT]
-    tried = await _try_answers(tasks, _answerable(made)[:items])
+    level: str
+    items: int
+    made: int = 0
+    why_missing: str = ""
+    """Why the first of the missing items could not be made."""
+    key: float | None = None
+    """The score of the items' own answers, or None if they have none."""
+    without_work: float = 0.0
+    answer: str = ""
+    """The answer without work with the highest score, and its score."""
+    failures: int = 0
+    failure: str = ""
+    """The answers to which the verifier gives no score, and for the first of them the exception or another reason."""
 
-    paid: dict[str, list[float]] = defaultdict(list)
-    for answer, score in tried:
-        if score.outcome.is_scored:
-            paid[answer].append(score.value)
-    means = {answer: round(fmean(values), 4) for answer, values in paid.items()}
-    right = means.pop(RIGHT, None)
-    best = max(means, key=means.__getitem__, default="")
-    worthless = means.get(best, 0.0)
-
-    solved = []
-    for level, level_problems in problems.items():
-        constant = await _constant(tasks, _answerable(level_problems))
-        if constant is not None:
-            solved.append((level, *constant))
-
-    answerable = {level: _answerable(found) for level, found in problems.items() if level != DEFAULT}
-    comparison = None if solver is None else await audit_solver.compare(tasks, solver, answerable)
-
-    notes = [] if comparison is None else audit_solver.notes(comparison)
-    notes += [f"{level}: {text!r:.30} is right on {share:.0%} of its items" for level, text, share in solved]
-    known = build_ladder(task, overrides=tasks.catalog[task].overrides).constant_answer
-    if known:
-        notes.append(known)
-    if task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks():
-        notes.append("its verifier evaluates answers")
-    notes += _notes_on_scores([score for _, score in tried])
-    notes += _notes_on_items(made, repeated)
-    missing = sum(draws - len(level_problems) for level_problems in problems.values())
-    if missing:
-        reason = printable(failures[0], 200) if failures else f"{LEVEL_S:g} s were over"
-        notes.append(f"{missing} of {draws * len(problems)} items could not be made ({reason})")
-    if task in OPEN_FAULTS:
-        notes.append(OPEN_FAULTS[task])
-    disputed = comparison is not None and audit_solver.is_disputed(comparison)
-    verdict = judge(right, worthless, bool(solved or known), _why_unknown(made, tried), is_disputed=disputed)
-    if verdict == "sound" and task in OPEN_FAULTS:
-        verdict = "open-fault"
-    result = {
-        "task": task,
-        "verdict": verdict,
-        "right": right,
-        "worthless": (worthless, best),
-        "solved": solved,
-        "notes": notes,
-    }
-    return result if comparison is None else {**result, "solver": comparison}
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """The verdicts that apply to this level, each with a sentence for a person."""
+        if self.key is not None and self.key < FULL:
+            yield "broken", f"the items' own answers earn {self.key:.2f} on average"
+        if self.made and wilson(self.without_work, self.made)[0] > MOST:
+            yield "pays-without-work", f"{self.answer!r:.40} earns {self.without_work:.2f} on average"
+        if self.failures:
+            yield "raises", f"{self.failure} ({self.failures} answers in all)"
+        if self.made < self.items:
+            yield "missing-items", f"{self.items - self.made} of {self.items} were not made: {self.why_missing}"
+        if self.made and self.key is None:
+            yield "no-expected-answer", "the items have no expected answer"
 
 
-def judge(
-    right: float | None, worthless: float, is_solved: bool, why_unknown: str, *, is_disputed: bool = False
-) -> str:
-    """The verdict that follows from the mean scores. It is `why_unknown` if `right` is None and nothing is worse."""
-    if right is not None and right < FULL:
-        return "broken"
-    if is_disputed:
-        return "disputed"
-    if worthless >= MAX_WORTHLESS:
-        return "pays-garbage"
-    if is_solved:
-        return "solved-by-constant"
-    return why_unknown if right is None else "sound"
-
-
-def _why_unknown(made: Sequence[PromptedProblem], tried: Sequence[tuple[str, Score]]) -> str:
-    """The verdict if no right answer has a score."""
-    if not made:
-        return "no-items"
-    is_tried = any(answer == RIGHT for answer, _ in tried)
-    return "not-graded" if is_tried else "no-expected-answer"
-
-
-def _notes_on_scores(scores: Sequence[Score]) -> list[str]:
-    notes = []
-    raised = sum(score.outcome is Outcome.VERIFIER_ERROR for score in scores)
-    unscored = sum(not score.outcome.is_scored for score in scores)
-    if raised:
-        notes.append(f"raises on {raised} of {len(scores)} answers")
-    if unscored:
-        notes.append(f"{unscored} of {len(scores)} answers could not be scored")
-    return notes
-
-
-def _notes_on_items(made: Sequence[PromptedProblem], repeated: Sequence[PromptedProblem]) -> list[str]:
-    notes = []
-    distinct = len({problem.question for problem in made})
-    if 2 * distinct < len(made):
-        notes.append(f"{distinct} questions in {len(made)} draws")
-    # Entries may hold arrays, whose comparison is an array, so their text is compared. Each list may lack other items.
-    entries = {problem.seed: repr(problem.entry) for problem in made}
-    if any(repr(problem.entry) != entries.get(problem.seed, repr(problem.entry)) for problem in repeated):
-        notes.append("an item made again differs")
-    return notes
-
-
-# --- items and answers
-
-
-async def _draw_levels(
-    tasks: Tasks,
-    task: str,
-    draws: int,
-    seed: int,
-    failures: list[str],
-) -> dict[str, list[PromptedProblem]]:
-    """Items of the default config (under DEFAULT, and made again under AGAIN), and of each level.
-
-    `failures` receives the reason for each item that could not be made.
-    """
+async def audit(tasks: Tasks, task: str, *, items: int, seed: int) -> dict[str, Any]:
+    """The measures of one task as plain data, and its faults: for each verdict that applies, a sentence a level."""
     overrides = tasks.catalog[task].overrides
-    default = config_of(task, overrides)
-    configs: dict[str, Mapping[str, Any]] = {DEFAULT: default, AGAIN: default}
+    configs: dict[str, Mapping[str, Any]] = {"default": config_of(task, overrides)}
     for level in build_ladder(task, overrides=overrides).levels:
         configs[f"level {level.index}"] = level.config
-    work = [_draw(tasks, task, config, draws, seed, failures) for config in configs.values()]
-    problems = await asyncio.gather(*work)
-    return dict(zip(configs, problems, strict=True))
+    work = [measure(tasks, task, config, seed, Measures(name, items)) for name, config in configs.items()]
+    levels = await asyncio.gather(*work)
+    faults: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    for measures in levels:
+        for verdict, text in measures.faults():
+            faults[verdict].append(f"{measures.level}: {text}")
+    found = {verdict: texts for verdict, texts in faults.items() if texts}
+    return {
+        "task": task,
+        "verdict": next(iter(found), "sound"),
+        "faults": found,
+        "levels": [asdict(measures) for measures in levels],
+    }
 
 
-async def _draw(
-    tasks: Tasks,
-    task: str,
-    config: Mapping[str, Any],
-    draws: int,
-    seed: int,
-    failures: list[str],
-) -> list[PromptedProblem]:
-    """At most `draws` items: fewer if some cannot be made, or take too long."""
-    made: list[PromptedProblem] = []
+async def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int, measures: Measures) -> Measures:
+    """Make items with this config, and grade their own answers and the answers without work.
+
+    Items whose own answer is known to be wrong are skipped.
+    """
+    problems = []
     deadline = time.monotonic() + LEVEL_S
-    for index in range(draws):
+    for index in range(measures.items):
         if time.monotonic() >= deadline:
+            measures.why_missing = measures.why_missing or f"{LEVEL_S:g} s were over"
             break
         try:
             problem = await tasks.make_async(task, derive_seed(seed, "audit", task, index), config)
         except GenerationError as error:
-            failures.append(str(error))
-        else:
-            made.append(problem)
-    return made
+            measures.why_missing = measures.why_missing or printable(str(error), 200)
+            continue
+        measures.made += 1
+        if is_sound(task, problem.entry):
+            problems.append(problem)
+    keys = [right_answer(task, problem.entry) for problem in problems]
+    frequent = [key for key, _ in Counter(key for key in keys if key).most_common(FREQUENT)]
+    key_scores = []
+    paid = dict.fromkeys([*COPIES, *CONSTANTS, *GARBAGE, *frequent], 0.0)
+    for number, (problem, key) in enumerate(zip(problems, keys, strict=True), start=1):
+        answers = [COPIES[name](problem.question) if name in COPIES else name for name in paid]
+        if key:
+            answers.append(key)
+        scores = await grade(tasks, problem, answers, measures)
+        if key:
+            key_scores.append(scores.pop())
+        if paid:
+            paid = {name: paid[name] + score for name, score in zip(paid, scores, strict=True)}
+            measures.answer = max(paid, key=paid.__getitem__)
+            measures.without_work = round(paid[measures.answer] / number, 4)
+            # An answer that has earned less than a third so far does not earn most.
+            paid = {name: total for name, total in paid.items() if total >= number // 3}
+    if key_scores:
+        measures.key = round(fmean(key_scores), 4)
+    return measures
 
 
-def _answerable(problems: Sequence[PromptedProblem]) -> list[PromptedProblem]:
-    return [problem for problem in problems if is_sound(problem.task, problem.entry)]
-
-
-async def _try_answers(tasks: Tasks, problems: Sequence[PromptedProblem]) -> list[tuple[str, Score]]:
-    """The scores of the right answer, under the name RIGHT, and of all worthless answers to these problems."""
-    work = [_try(tasks, problem) for problem in problems]
-    return list(chain.from_iterable(await asyncio.gather(*work)))
-
-
-async def _try(tasks: Tasks, problem: PromptedProblem) -> list[tuple[str, Score]]:
-    right = right_answer(problem.task, problem.entry)
-    answers = {text: text for text in WORTHLESS if not same(text, right)}
-    if right:
-        answers[RIGHT] = right
-    scores = await scores_of(tasks, problem, list(answers.values()))
-    return list(zip(answers, scores, strict=True))
-
-
-async def _constant(tasks: Tasks, problems: Sequence[PromptedProblem]) -> tuple[str, float] | None:
-    """The text that is right on most of these items, and the share of items; None if no text is."""
-    answers = [right_answer(problem.task, problem.entry) for problem in problems]
-    frequent = Counter(answer for answer in answers if answer).most_common(3)
-    candidates = list(dict.fromkeys([text for text, _ in frequent] + list(CONSTANTS)))
-    right: Counter[str] = Counter()
-    for number, problem in enumerate(problems, start=1):
-        scores = await scores_of(tasks, problem, candidates)
-        right.update(text for text, score in zip(candidates, scores, strict=True) if score.value >= FULL)
-        # A text that is right on less than a third of the items so far is not right on most.
-        candidates = [text for text in candidates if right[text] >= number // 3]
-        if not candidates:
-            return None
-    if not right:
-        return None
-    [(text, count)] = right.most_common(1)
-    share = count / len(problems)
-    low, _ = wilson(share, len(problems))
-    return (text, round(share, 4)) if low > SOLVED else None
-
-
-def same(text: str, right: str | None) -> bool:
-    """Whether the texts are equal except for case and blanks, or are equal as numbers."""
-    if right is None:
-        return False
-    if "".join(text.lower().split()) == "".join(right.lower().split()):
-        return True
-    try:
-        return float(text) == float(right)
-    except ValueError:
-        return False
+async def grade(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str], measures: Measures) -> list[float]:
+    """The scores of these answers, in order. An answer to which the verifier gives no score is counted, and earns 0."""
+    grades = await tasks.grade_async(problem, [f"<answer>{answer}</answer>" for answer in answers])
+    for answer, made in zip(answers, grades, strict=True):
+        outcome = made.score.outcome
+        if outcome is Outcome.VERIFIER_ERROR or not outcome.is_scored:
+            measures.failures += 1
+            failure = f"{printable(made.score.explanation, 200)}, for the answer {printable(answer, 40)!r}"
+            measures.failure = measures.failure or failure
+    return [made.score.value for made in grades]
 
 
 def _table(results: Sequence[dict[str, Any]]) -> Table:
-    table = Table("task", "verdict", "paid for no work")
-    table.add_column("notes", max_width=60)
+    """A row for each task. Of the levels with the same fault, it has the first."""
+    table = Table("task", "verdict", "no work earns at most")
+    table.add_column("what was found", max_width=80)
     for result in results:
-        paid, text = result["worthless"]
-        worthless = f"{paid:.2f} for {text!r:.30}" if paid else "0"
-        notes = "; ".join(result["notes"])
-        table.add_row(result["task"], result["verdict"], Text(worthless), Text(notes))
+        most = max(level["without_work"] for level in result["levels"])
+        notes = []
+        for texts in result["faults"].values():
+            others = f" (and at {len(texts) - 1} other levels)" if len(texts) > 1 else ""
+            notes.append(f"{texts[0]}{others}")
+        table.add_row(result["task"], result["verdict"], f"{most:.2f}", Text("\n".join(notes)))
     return table

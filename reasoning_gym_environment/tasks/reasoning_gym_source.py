@@ -236,44 +236,41 @@ def _factory() -> Any:
 def import_modules(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their datasets with reasoning-gym. Each is imported once.
 
-    Raises EnvironmentSetupError with the module and the cause.
+    A module is a dotted name that Python can import, or a path that ends in `.py`. Raises EnvironmentSetupError with
+    the module and the cause.
     """
     load()
     for module in modules:
-        import_module(module)
+        try:
+            with stdout_to_stderr():
+                if module.endswith(".py"):
+                    _import_file(module)
+                else:
+                    importlib.import_module(module)
+        # The user's code may raise anything, and a script without a __main__ guard may exit.
+        except (Exception, SystemExit) as error:
+            raise EnvironmentSetupError(
+                f"The task module {module!r} cannot be imported: {explain(error)}. Expected a dotted name "
+                "that Python finds (see PYTHONPATH) or the path of a .py file."
+            ) from error
 
 
-def import_module(module: str, kind: str = "task module") -> ModuleType:
-    """Import a module of the user.
+def _import_file(path: str) -> None:
+    """Import a file. The name of its module is derived from the path and is the same in every process.
 
-    A module is a dotted name that Python can import, or a path that ends in `.py`. The module name of a file is derived
-    from its path and is the same in every process, so that its datasets can be pickled. Raises EnvironmentSetupError
-    with the module and the cause; `kind` says in its message what the module is.
+    Otherwise its datasets could not be pickled.
     """
-    load()
-    try:
-        with stdout_to_stderr():
-            return _import_file(module) if module.endswith(".py") else importlib.import_module(module)
-    # The user's code may raise anything, and a script without a __main__ guard may exit.
-    except (Exception, SystemExit) as error:
-        raise EnvironmentSetupError(
-            f"The {kind} {module!r} cannot be imported: {explain(error)}. Expected a dotted name "
-            "that Python finds (see PYTHONPATH) or the path of a .py file."
-        ) from error
-
-
-def _import_file(path: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     digest = hashlib.blake2b(str(file).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     name = f"task_module_{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{digest}"
     if name in sys.modules:
-        return sys.modules[name]
+        return
     main = sys.modules["__main__"]
     program = getattr(main, "__file__", None)
     if program and Path(program).resolve() == file:
         # The program itself registers its datasets before it uses them.
         sys.modules[name] = main
-        return main
+        return
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None, "a .py file always has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -283,4 +280,3 @@ def _import_file(path: str) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    return module

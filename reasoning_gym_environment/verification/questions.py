@@ -837,12 +837,3 @@ QUESTIONS: Mapping[str, Mending] = {
     "tsumego": Mending(is_sound=tsumego_is_sound),
 }
 """The mending of each task that has faults."""
-
-
-OPEN_FAULTS: Mapping[str, str] = {
-    "arc_1d": "two simple rules fit 1 to 3 % of the items, such as a move to a dot with or without a limit",
-    "list_functions": "two simple rules fit 1 % of the items, mostly sums of small numbers with or without repeats",
-    "rearc": "two rules fit about 2 % of the items",
-    "number_sequence": "no simple rule that was tried fits 15 % of the items, and another simple rule fits 0.5 %",
-}
-"""Known faults that are not mended, as texts for a reader. The audit never calls such a task sound."""

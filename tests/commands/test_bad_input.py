@@ -168,7 +168,7 @@ OPTIONS = [pytest.param(action, id=f"{name} {action.dest}") for name, action in 
 
 def test_the_numeric_options_are_found() -> None:
     names = {parameter.id for parameter in OPTIONS}
-    assert {"report max_rollouts", "audit draws", "grade-server deadline_s", "export count", "openenv port"} <= names
+    assert {"report max_rollouts", "audit items", "grade-server deadline_s", "export count", "openenv port"} <= names
 
 
 @pytest.mark.parametrize("action", OPTIONS)

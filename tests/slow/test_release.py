@@ -118,7 +118,7 @@ PLAN = (
 )
 CALLS = {
     "tasks": ("tasks countdown", "countdown (games)"),
-    "audit": ("audit chain_sum --items 1 --draws 2", "sound"),
+    "audit": ("audit chain_sum --items 2", "sound"),
     "process": (f"process {PLAN}", "Planned: "),
     "evaluate": (f"evaluate {PLAN}", "Planned: 5 requests"),
     "report": ("report sample_run -o report.html", "report.html"),
