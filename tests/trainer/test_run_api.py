@@ -178,19 +178,6 @@ async def test_a_status_of_another_form_is_an_outage_by_name(
     assert (await asking)[name] is not None
 
 
-async def test_an_api_that_was_refused_for_a_while_still_knows_its_environment(api: FakeApi) -> None:
-    session, run = process(api)
-    await session.register()
-    await api.stop()
-    asking = asyncio.create_task(session.status())
-    await until(lambda: not session.is_available)
-    await api.start()
-    await asking
-    assert (run.env_id, api.environments) == (2, ["reasoning_gym"])
-    await session.close()
-    assert api.signed_off == [2]
-
-
 async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi) -> None:
     session, run = process(api)
     await session.register()
@@ -203,30 +190,6 @@ async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi) -> N
     api.step = 1
     assert (await session.status())["current_step"] == 1
     assert (run.env_id, run.step, run.repeated_steps) == (3, 1, 6)
-
-
-async def test_a_lost_answer_leaves_the_registration_in_doubt_and_nothing_is_signed_off(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session, run = process(api)
-    await session.register()
-    request = session._transport.request
-
-    async def lose_the_look(method: str, path: str, body: Any = None) -> Any:
-        answer = await request(method, path, body)
-        if path == "/register-env":
-            monkeypatch.setattr(session._transport, "request", request)
-            raise ApiError("timeout")
-        return answer
-
-    monkeypatch.setattr(session._transport, "request", lose_the_look)
-    # The look has reached an API that was restarted. A second look would find the mark there.
-    api.forget("a", "b", "c")
-    api.errors = 1
-    await session.status()
-    assert api.environments == ["a", "b", "c", "reasoning_gym"] and run.env_id == len(api.names) - 1
-    assert not api.signed_off
-    assert session._failures.metrics("train/failures") == {"train/failures_registration_in_doubt": 1.0}
 
 
 async def test_the_share_that_environments_reserve_is_a_metric_and_its_changes_are_logged(
