@@ -1,8 +1,7 @@
-"""A number that cannot be used is named with what was expected."""
+"""Tables show any text, and a place that cannot be written is named before the work."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,8 @@ from reasoning_gym_environment.utils.terminal import (
     Output,
     check_file,
     check_folder,
-    not_negative,
-    path_name,
-    positive,
     print_table,
-    seconds,
-    share,
-    whole,
 )
-
-
-def test_numbers_are_read_as_they_are_asked_for() -> None:
-    for read, texts, expected in (
-        (share, ("x", "", "-0.1", "1.1", "nan"), "expected a number from 0 to 1, got"),
-        (positive, ("x", "", "0", "-3", "1.5", "1000000001"), "expected a whole number from 1 to 1000000000, got"),
-        (not_negative, ("x", "-1", "nan"), "expected a whole number from 0 to 1000000000, got"),
-        (seconds, ("x", "0", "-1", "nan", "inf"), "expected a number of seconds from 0.001 to"),
-        (whole, ("x", "1.5", "nan"), "expected a whole number, got"),
-        (path_name, ("",), "expected the name of a file or a folder, got"),
-    ):
-        for text in texts:
-            with pytest.raises(ArgumentTypeError, match=f"{expected}.* '{text}'"):
-                read(text)
-    assert (share("0"), share("0.5"), share("1"), positive("7")) == (0.0, 0.5, 1.0, 7)
-    assert (not_negative("0"), seconds("0.5"), whole("-7"), path_name(" ")) == (0, 0.5, -7, Path(" "))
-
 
 # --- a place that cannot be written is named before the work, and nothing that is there is touched
 
