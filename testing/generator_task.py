@@ -23,7 +23,6 @@ from reasoning_gym.factory import register_dataset
 @dataclass
 class MisbehavingConfig:
     act: str = "answer"
-    marker: str = ""
     seed: int | None = None
     size: int = 1
 
@@ -44,8 +43,6 @@ class MisbehavingDataset(ProceduralDataset):
         return None
 
     def _hang(self) -> None:
-        if self.config.marker:
-            Path(self.config.marker).touch()
         while True:
             pass
 
