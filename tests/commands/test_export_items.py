@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
@@ -21,7 +20,6 @@ from reasoning_gym_environment.commands import export_items as items_module
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem
 from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
 from reasoning_gym_environment.verification.entries import right_answer
@@ -148,61 +146,6 @@ def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> No
     row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry), recipe))
     assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
     assert not row.get("answer")
-
-
-def test_a_row_for_verl_has_the_columns_of_its_reward_managers(rows: Rows) -> None:
-    for split in SPLITS:
-        for index, (row, same) in enumerate(zip(rows["verl", split], rows["hf", split], strict=True)):
-            recipe = {field: same[field] for field in Recipe.__dataclass_fields__}
-            assert row == {
-                "data_source": f"reasoning_gym/{same['task']}",
-                "prompt": same["prompt"],
-                "ability": same["category"],
-                "reward_model": {"style": "rule", "ground_truth": same["answer"] or ""},
-                "extra_info": {"split": split, "index": index, **recipe},
-            }
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_the_server_grades_a_row_for_nemo_gym_although_json_has_changed_its_metadata(
-    split: str, rows: Rows, tasks: Tasks
-) -> None:
-    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    for row, same in zip(rows["nemo-gym", split], rows["hf", split], strict=True):
-        assert client.post("/seed_session", json=row).status_code == 200
-        response = {"output": [{"type": "message", "content": f"<answer>{same['answer']}</answer>"}]}
-        found = client.post("/verify", json={**row, "response": response}).json()
-        assert (found["reward"], found["task_name"]) == (float(same["answer"] is not None), same["task"])
-        # Only the recipe counts.
-        changed = {"source_dataset": "chain_sum", "recipe": row["metadata"]["recipe"]}
-        found = client.post("/verify", json={**row, "metadata": changed, "response": response}).json()
-        assert found["reward"] == float(same["answer"] is not None)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"seed": 5}, "the recipe gives another question"),
-        ({"task": "chain_sum"}, "The task chain_sum is not served: not in include_tasks"),
-        ({"config": "{}", "seed": None}, "Expected a row of `export items`"),
-        ({"config": '{"no_field": 1}'}, "no_field"),
-        ({"question_digest": "0" * 16}, "the recipe of another item"),
-    ],
-)
-def test_a_recipe_that_does_not_fit_leaves_the_completion_unscored(
-    change: dict[str, Any], reason: str, rows: Rows, tasks: Tasks
-) -> None:
-    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    [row] = [row for row in rows["nemo-gym", "train"] if row["metadata"]["recipe"]["task"] == "countdown"][:1]
-    response = {"output": [{"type": "message", "content": f"<answer>{row['answer']}</answer>"}]}
-    recipe = {**row["metadata"]["recipe"], **change}
-    for wrong in (recipe, "a recipe"):
-        metadata = {**row["metadata"], "recipe": wrong}
-        found = client.post("/verify", json={**row, "metadata": metadata, "response": response}).json()
-        assert (found["score"], found["reward"], found["mask_sample"]) == (None, 0.0, True)
-        assert found["outcome"] in ("unscored", "crashed")
-        assert found["failure_reason"] == found["reason"]
-        assert (reason if wrong == recipe else "Expected a row of") in found["reason"]
 
 
 async def test_the_manifest_of_an_export_is_what_evaluate_prints(
