@@ -316,8 +316,7 @@ class ItemStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`.
 
-        Raises EnvironmentSetupError if it is malformed or has another seed. Then the stream keeps its own state, and
-        may repeat its own pending problems.
+        Raises EnvironmentSetupError if it is malformed or has another seed. Do not use the stream then.
         """
         self._thread.run(self._load_state_dict(state))
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from . import __version__
 from .errors import EnvironmentSetupError, missing_extra
+from .utils.logs import stderr_handler
 
 ATROPOS = "cli:run_with_atropos"
 RESUMES = "The same command resumes where it stopped."
@@ -97,22 +98,6 @@ example, with an OpenAI-compatible server on this machine:
 
 CANNOT_RUN = 2
 
-CONTROL_CODES = [*range(32), *range(127, 160)]
-ESCAPED = {code: f"\\x{code:02x}" for code in CONTROL_CODES if chr(code) not in "\n\t"}
-"""A table for `str.translate` that escapes control characters, except ends of lines and tabs."""
-
-
-class ShownRecord(logging.LogRecord):
-    """A log record without control characters: its text may come from a server, and could steer the terminal."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.exc_info:
-            self.exc_text = logging.Formatter().formatException(self.exc_info).translate(ESCAPED)
-
-    def getMessage(self) -> str:
-        return super().getMessage().translate(ESCAPED)
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command, and exit with its code.
@@ -126,11 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def like_ctrl_c(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):
-            # The program was started in the background, so it ignores Ctrl-C.
-            raise KeyboardInterrupt
-        handler(signal.SIGINT, frame)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, like_ctrl_c)
     try:
@@ -163,7 +144,7 @@ def _prepare_process() -> None:
         if isinstance(stream, TextIOWrapper):
             # Characters that the terminal cannot print are escaped.
             stream.reconfigure(errors="backslashreplace")
-    logging.setLogRecordFactory(ShownRecord)
+    logging.basicConfig(handlers=[stderr_handler()])
 
 
 def _about_files(error: OSError) -> str:

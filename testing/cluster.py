@@ -275,7 +275,7 @@ class Member:
         folder: Path | None = vars(self.world.run.checkpoints).get("_folder")
         if folder is None or not (folder / LATEST).exists():
             return None
-        number: int | None = json.loads((folder / LATEST).read_text())[KEY]["registration"]["number"]
+        number: int | None = json.loads((folder / LATEST).read_text())[KEY]["env_id"]
         return number
 
     @property

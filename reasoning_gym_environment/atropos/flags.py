@@ -28,7 +28,7 @@ from ..errors import SETTINGS_ARE_LISTED, EnvironmentSetupError, unknown_name
 from ..storage.files import EVALUATION_SETTINGS
 from ..tasks.catalog import check_names
 from ..tasks.measured_data import packaged
-from ..utils.logs import StderrHandler
+from ..utils.logs import stderr_handler
 from .original_names import SETTINGS_WITHOUT_EFFECT
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,8 @@ def packaged_settings() -> list[Setting]:
 @contextlib.contextmanager
 def mistakes_end_the_command() -> Iterator[None]:
     """Log to stderr. An EnvironmentSetupError is logged, each of its lines alone, and ends the process."""
-    logging.basicConfig(level=logging.INFO, handlers=[StderrHandler()])
+    logging.basicConfig(handlers=[stderr_handler()])
+    logging.getLogger().setLevel(logging.INFO)
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
     try:

@@ -32,7 +32,7 @@ from ..inference.prompts import Prompts, RequestParameters
 from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..settings.environment import PLACEHOLDER, ReasoningGymEnvConfig
-from ..utils.logs import add_default_handler, has_own_handler
+from ..utils.logs import stderr_handler
 from ..utils.resilience import Outage, with_deadline
 
 logger = logging.getLogger(__name__)
@@ -250,17 +250,12 @@ async def check_offline_use(
 def set_log_levels(config: ReasoningGymEnvConfig) -> None:
     """Let `debug_logging` and `suppress_base_env_logs` decide what the log shows.
 
-    If the program has configured no handler, the lines of this package appear on stderr. Otherwise the level of the
-    program's root logger decides whether its lines of level INFO appear.
+    If the program has configured no handler yet, the lines of this package appear on stderr.
     """
     package = logging.getLogger(__package__.partition(".")[0])
-    own = logging.NOTSET
-    if not has_own_handler(package):
-        add_default_handler(package)
-        own = logging.INFO
-    if config.debug_logging:
-        own = logging.DEBUG
-    package.setLevel(own)
+    if not package.hasHandlers():
+        package.addHandler(stderr_handler())
+    package.setLevel(logging.DEBUG if config.debug_logging else logging.INFO)
     atropos = logging.WARNING if config.suppress_base_env_logs else logging.INFO
     logging.getLogger(base.__name__).setLevel(atropos)
     # A line for each request of an OpenAI client would bury all others.

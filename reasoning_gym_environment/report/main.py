@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from .page import render
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises EnvironmentSetupError or OSError if it cannot show the files."""
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parser().parse_args(arguments)
     paths = list(options.compare or ()) + options.paths
     if not paths:

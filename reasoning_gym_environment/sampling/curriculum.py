@@ -39,8 +39,6 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
-from ..utils.saved_state import loading
-
 logger = logging.getLogger(__name__)
 
 MOVE_AT = 500.0
@@ -249,11 +247,9 @@ class Curriculum:
         """Replace the state by a saved one. An empty mapping is the state of a new curriculum.
 
         Tasks without a ladder in this run are ignored with a log line. A task whose saved level is above its ladder
-        continues at the highest usable level. Raises EnvironmentSetupError, and changes nothing, if the state is
-        malformed.
+        continues at the highest usable level. Raises ValueError if the state is malformed.
         """
-        with loading("curriculum"):
-            loaded = _SAVED_LEVELS.validate_python(state.get("tasks", {}))
+        loaded = _SAVED_LEVELS.validate_python(state.get("tasks", {}))
         served = {task: level for task, level in loaded.items() if task in self._last_level}
         ignored = sorted(loaded.keys() - served.keys())
         if ignored:

@@ -31,7 +31,6 @@ from ..errors import EnvironmentSetupError
 from ..records import Group, Problem
 from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..utils.saved_state import loading
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum, GroupResult
 from .item_maker import ItemAddress, ItemMaker, ItemResult
@@ -207,13 +206,12 @@ class ProblemStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`: the stream repeats its pending draws before it makes a new draw.
 
-        Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
+        Raises ValueError if the state is malformed.
         """
-        with loading("item_stream"):
-            index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
-            pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
-            known = _INDICES.validate_python(state.get("known", []))
-            skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
+        index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
+        pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
+        known = _INDICES.validate_python(state.get("known", []))
+        skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
         self.limits.load_state_dict(state.get("level_limits", {}))
         self._stop_making()
         self.ledger.restore(self._repeatable(pending), known)

@@ -44,7 +44,6 @@ from pydantic import BaseModel, Field, NonNegativeInt
 
 from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..utils.saved_state import loading
 from .curriculum import Curriculum
 from .item_maker import FAILED, TIMED_OUT, TOO_LONG
 from .seeds import derive_random
@@ -227,11 +226,9 @@ class LevelLimits:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
 
-        Closed levels that no task has here are dropped. Raises EnvironmentSetupError, and changes nothing, if the state
-        is malformed.
+        Closed levels that no task has here are dropped. Raises ValueError if the state is malformed.
         """
-        with loading("level limits"):
-            saved = _SavedLimits.model_validate(dict(state))
+        saved = _SavedLimits.model_validate(dict(state))
         self._items = saved.items
         self._closings = {}
         reasons: dict[LevelKey, str] = {}

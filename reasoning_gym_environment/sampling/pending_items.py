@@ -32,7 +32,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ..records import Problem
-from ..utils.saved_state import loading
 
 MAX_CRASHES = 3
 """The stream drops an item that failed in this many outages, and in most outages of the time."""
@@ -215,9 +214,7 @@ class ObservedItems:
         return {"indices": list(self._indices), "repeated": self._repeated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh. Raises EnvironmentSetupError if it is malformed."""
-        with loading("list of observed items"):
-            indices = TypeAdapter(list[int]).validate_python(state.get("indices", []))
-            repeated = int(state.get("repeated", 0))
+        """Continue from a `state_dict`; an empty one starts afresh. Raises ValueError if it is malformed."""
+        indices = TypeAdapter(list[int]).validate_python(state.get("indices", []))
+        self._repeated = int(state.get("repeated", 0))
         self._indices = dict.fromkeys(indices)
-        self._repeated = repeated

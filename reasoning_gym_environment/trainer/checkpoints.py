@@ -13,8 +13,9 @@ restarted process finds the folder of the process that it replaces. The folder h
 (the trainer's checkpoint steps) and latest.json, the newest state. latest.json is also written every few seconds and at
 shutdown.
 
-A checkpoint has a version and the step. A run resumes from latest.json, unless the trainer has gone back behind it;
-then it resumes from the newest checkpoint up to the trainer's step. An older run may have left later checkpoints.
+A run resumes from latest.json, unless the trainer has gone back behind it; then it resumes from the newest checkpoint
+up to the trainer's step. An older run may have left later checkpoints. If a checkpoint cannot be used, the run resumes
+from the checkpoint before it. If none can be used, the start ends with an error and leaves the files as they are.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from ..errors import EnvironmentSetupError
 from ..settings.environment import ReasoningGymEnvConfig
@@ -47,35 +48,33 @@ SAVE_EVERY_S = 15.0
 """A killed process repeats what it has done since the last save."""
 
 LATEST = "latest.json"
+FORMAT = 4
+"""The version of a Document. A checkpoint of another version is from another release."""
+
 KEY = "reasoning_gym_environment"
 """The one key that is ours: every other key of a checkpoint becomes an attribute of the environment, as in Atropos."""
 
 
-class Registration(BaseModel):
-    """The number of a process at run-api, None without one, and the mark that it leaves to its successor (marks.py)."""
-
-    model_config = ConfigDict(strict=True)
-
-    number: int | None
-    mark: str = ""
-
-
 class Document(BaseModel):
-    """The data of this environment in a checkpoint. `state` has the state of each component."""
+    """The data of this environment in a checkpoint."""
 
     model_config = ConfigDict(strict=True)
 
-    version: Literal[3]
+    version: int
     step: NonNegativeInt
-    registration: Registration | None = None
+    env_id: int | None
+    """The number of the process at run-api, or None if it has signed off."""
+    mark: str
+    """The mark that the process leaves to its successor (marks.py)."""
     state: dict[str, Any]
+    """The state of each component, by name."""
 
 
 class RunCheckpoints:
     """The checkpoints of this process: the state of the run's `components`, by name.
 
-    `predecessor` is the registration of an earlier process of this folder that did not sign off: its number at run-api,
-    and the mark that it has left.
+    `predecessor` is an earlier process of this folder that did not sign off: its number at run-api, and the mark that
+    it has left.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class RunCheckpoints:
         self._disk = BackgroundCalls("checkpoints")
         self._writing: asyncio.Task[None] | None = None
         self._waiting: dict[str, str] = {}
-        """The documents to write next, by file name."""
+        """The documents to write next: the text by the file name."""
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:
@@ -166,22 +165,22 @@ class RunCheckpoints:
             # Checkpoint steps may follow each other quickly, and must not hide that the disk hangs.
             self._begun_at = now()
         document = Document(
-            version=3,
+            version=FORMAT,
             step=self._state.step if step is None else step,
-            registration=Registration(number=self._state.env_id, mark=self._state.successor_mark),
+            env_id=self._state.env_id,
+            mark=self._state.successor_mark,
             state=state_of(self.components),
         )
         beside = self._data if data is None else dict(data)
         # As text, because the components change while a thread writes.
         text = json.dumps({**beside, KEY: document.model_dump()})
         self._data = beside
-        documents = {LATEST: text} if step is None else {f"step-{step}.json": text, LATEST: text}
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_in_turn(documents))
-        elif step is None:
-            self._waiting.update(documents)
+        if step is None:
+            self._waiting[LATEST] = text
         else:
-            self._waiting = documents
+            self._waiting = {f"step-{step}.json": text, LATEST: text}
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_waiting())
         # A caller that gives up waiting must not withdraw the state of other callers.
         return asyncio.shield(self._writing)
 
@@ -214,40 +213,25 @@ class RunCheckpoints:
     def _are_kept(self) -> bool:
         return self._state.checkpoint_interval > 0 and self._has_loaded and not self._has_left
 
-    async def _write_in_turn(self, documents: Mapping[str, str]) -> None:
-        """Write documents, and afterwards the documents that wait by then."""
-        while documents:
-            try:
-                if await self._disk.submit(self._write, documents):
-                    self.saved.set()
-            except OSError as error:
-                # The system has no further thread.
-                self._note_refused(error)
+    async def _write_waiting(self) -> None:
+        """Write the documents that wait, and then the documents that wait by then."""
+        while self._waiting and not self._has_left:
             documents = self._waiting
             self._waiting = {}
+            try:
+                await self._disk.submit(self._write, documents)
+            except (OSError, EnvironmentSetupError) as error:
+                # Neither a full disk nor another process that has locked the folder ends the training.
+                self._outage.failed(str(error), "training continues without new checkpoints")
+            else:
+                self._outage.over()
+                self.saved.set()
 
-    def _note_refused(self, error: Exception) -> None:
-        self._outage.failed(str(error), "training continues without new checkpoints")
-
-    def _write(self, documents: Mapping[str, str]) -> bool:
-        """Write documents by file name. Returns whether the disk has them."""
-        if self._has_left:
-            return False
-        try:
-            for name, text in documents.items():
-                write_atomically(self._folder / name, text.encode())
-        except (OSError, EnvironmentSetupError) as error:
-            # Neither a full disk nor another process that has locked the folder ends the training.
-            self._note_refused(error)
-            return False
-        self._outage.over()
-        names = list(documents)
-        logger.log(
-            logging.DEBUG if len(names) == 1 else logging.INFO,
-            "Wrote the checkpoint %s.",
-            names[0],
-        )
-        return True
+    def _write(self, documents: Mapping[str, str]) -> None:
+        for name, text in documents.items():
+            write_atomically(self._folder / name, text.encode())
+            if name != LATEST:
+                logger.info("Wrote the checkpoint %s.", name)
 
     # --- loading
 
@@ -261,37 +245,33 @@ class RunCheckpoints:
             folder = self._folder
         except OSError as error:
             raise EnvironmentSetupError(self._why_no_folder(error)) from error
-        step = self._state.step
-        names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
-        # A user may have kept a copy, such as step-50-old.json.
-        steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-        earlier = [folder / f"step-{number}.json" for number in steps if number <= step]
-        is_refused = False
-        for path in [folder / LATEST, *earlier]:
-            if not path.exists():
-                continue
+        is_one_unusable = False
+        for path in self._newest_first(folder):
             try:
-                self._has_loaded = self._resume_from(path)
+                self.is_resumed = self._resume_from(path)
             except EnvironmentSetupError as error:
-                logger.error(
-                    "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
-                    path,
-                    " ".join(str(error).split()),
-                )
-                is_refused = True
-            if self._has_loaded:
-                self.is_resumed = True
-                return self._data
-        if is_refused:
-            # This process has the state of no checkpoint, so it must not write a newer one.
-            self.leave()
+                logger.warning("Cannot use the checkpoint %s: %s. Trying the checkpoint before it.", path, error)
+                is_one_unusable = True
+            if self.is_resumed:
+                break
+        if is_one_unusable and not self.is_resumed:
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder} can be used: remove them to start anew, or set env.run_id."
             )
-        if step > 0 or steps:
-            logger.warning("%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, step)
+        if self._state.step > 0 and not self.is_resumed:
+            logger.warning(
+                "%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, self._state.step
+            )
         self._has_loaded = True
-        return {}
+        return self._data
+
+    def _newest_first(self, folder: Path) -> list[Path]:
+        """The checkpoints that this run may resume from. Other files may be copies, such as step-50-old.json."""
+        numbers = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
+        steps = sorted(int(number) for number in numbers if number.isdecimal())
+        earlier = [folder / f"step-{step}.json" for step in reversed(steps) if step <= self._state.step]
+        latest = folder / LATEST
+        return [latest, *earlier] if latest.exists() else earlier
 
     def _why_no_folder(self, error: OSError) -> str:
         if self._own_dir is not None:
@@ -307,9 +287,8 @@ class RunCheckpoints:
         Raises EnvironmentSetupError if it cannot be used.
         """
         document, data = read(path)
-        registration = document.registration
-        if path.name == LATEST and registration and registration.number is not None:
-            self.predecessor = (registration.number, registration.mark)
+        if path.name == LATEST and document.env_id is not None:
+            self.predecessor = (document.env_id, document.mark)
         if document.step > self._state.step:
             return False
         load_into(self.components, document.state)
@@ -329,19 +308,15 @@ class RunCheckpoints:
 def read(path: Path) -> tuple[Document, dict[str, Any]]:
     """The document of this environment, and the data that a subclass has saved beside it.
 
-    Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment.
+    Raises EnvironmentSetupError if the file cannot be read, is damaged, or is from another release.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = data.pop(KEY)
+        version = document["version"]
+        if version == FORMAT:
+            return Document.model_validate(document), data
+    except (OSError, ValueError, RecursionError, AttributeError, LookupError, TypeError) as error:
         # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
-        raise EnvironmentSetupError(f"it cannot be read ({error!r:.200})") from error
-    document = data.pop(KEY, None) if isinstance(data, dict) else None
-    if not isinstance(document, dict):
-        raise EnvironmentSetupError(f"it cannot be read (expected an object with the key {KEY})")
-    try:
-        return Document.model_validate(document), data
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = problem["loc"][0]
-        raise EnvironmentSetupError(f"its {name} is damaged ({problem['msg']}, got {problem['input']!r:.60})") from None
+        raise EnvironmentSetupError(f"it cannot be read ({' '.join(str(error).split()):.200})") from error
+    raise EnvironmentSetupError(f"another release wrote it, in version {version!r:.20} instead of {FORMAT}")

@@ -68,10 +68,9 @@ class SubclassState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. Raises TypeError or ValueError if it is malformed."""
-        shift = int(state["iter_shift"])
-        saved = state["rng"]
-        if saved is not None:
-            version, numbers, gauss = saved
+        self.iter_shift = int(state["iter_shift"])
+        self.rng.setstate(self._unused)
+        if state["rng"] is not None:
+            version, numbers, gauss = state["rng"]
             next_gauss = None if gauss is None else float(gauss)
             self.rng.setstate((version, tuple(numbers), next_gauss))
-        self.iter_shift = shift

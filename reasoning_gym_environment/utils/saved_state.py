@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..errors import EnvironmentSetupError
@@ -19,7 +18,7 @@ class Stateful(Protocol):
         """Plain JSON data."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
+        """Continue from a `state_dict`, in place of the present state. Any error means that it is malformed."""
 
 
 def state_of(components: Mapping[str, Stateful]) -> dict[str, Any]:
@@ -30,44 +29,12 @@ def state_of(components: Mapping[str, Stateful]) -> dict[str, Any]:
 def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """Give each component its state.
 
-    Raises EnvironmentSetupError if a state is missing or malformed. Then every component keeps its own state, although
-    an item stream that had loaded a new one repeats its own pending items.
+    Raises EnvironmentSetupError if a state is missing or malformed. Some components have the new state then, so the
+    caller must load another state or end.
     """
-    saved = dict(state) if isinstance(state, Mapping) else {}
-    missing = sorted(components.keys() - saved.keys())
-    if missing:
-        raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
-    before = state_of(components)
     for name, component in components.items():
         try:
-            component.load_state_dict(saved[name])
-        except (
-            AttributeError,
-            KeyError,
-            OverflowError,
-            RecursionError,
-            TypeError,
-            ValueError,
-            EnvironmentSetupError,
-        ) as error:
-            _keep(components, before)
-            if isinstance(error, EnvironmentSetupError):
-                raise
-            raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
-
-
-def _keep(components: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
-    for name, component in components.items():
-        if component.state_dict() != states[name]:
-            component.load_state_dict(states[name])
-
-
-@contextlib.contextmanager
-def loading(what: str) -> Iterator[None]:
-    """Turn the errors of a malformed state into an EnvironmentSetupError that names `what` was saved."""
-    try:
-        yield
-    except (AttributeError, TypeError, ValueError) as error:
-        raise EnvironmentSetupError(
-            f"The saved {what} cannot be used: {error}. Start from another checkpoint."
-        ) from error
+            component.load_state_dict(state[name])
+        except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise EnvironmentSetupError(f"the state of {name} is missing or malformed ({reason:.200})") from error

