@@ -7,8 +7,9 @@ from reasoning_gym_environment import ItemStream, Tasks
 
 async def main(tasks, stream):
     async def one_group(number):
-        problem = await stream.next_async()
-        grades = await tasks.grade_async(problem, ["<answer>4</answer>"] * 4)  # Your server's completions go here.
+        problem = await asyncio.to_thread(stream.next)
+        completions = ["<answer>4</answer>"] * 4  # Your server's completions go here.
+        grades = await asyncio.to_thread(tasks.grade, problem, completions)
         stream.observe(problem, [grade.reward for grade in grades])
         print(problem.index, problem.task, grades[0].reward)
 

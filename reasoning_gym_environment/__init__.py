@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .api import PromptedProblem as PromptedProblem
     from .api import Tasks as Tasks
     from .api import grade as grade
-    from .api import grade_async as grade_async
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
     from .integrations.recipe import grade_rows as grade_rows
@@ -48,7 +47,6 @@ _NAMES = {
         "PromptedProblem",
         "Tasks",
         "grade",
-        "grade_async",
     ),
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),

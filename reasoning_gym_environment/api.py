@@ -5,7 +5,7 @@
                                                            └──> HeldOut: questions excluded from training ──> results
 
 None of this needs Atropos or an event loop of the caller. The workers run in a separate thread, and any thread may call
-any method. Methods that wait also have an asynchronous form, `..._async`, for callers with an event loop.
+any method. A program with an event loop calls methods that wait as `await asyncio.to_thread(stream.next)`.
 
 The workers are processes. They end with the `with` block, with `close()`, or with the program.
 """
@@ -42,7 +42,6 @@ __all__ = [
     "PromptedProblem",
     "Tasks",
     "grade",
-    "grade_async",
 ]
 
 Entry: TypeAlias = Mapping[str, Any]
@@ -162,10 +161,6 @@ class Tasks:
         """
         return self._thread.run(self._make(task, seed, config))
 
-    async def make_async(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
-        """Like `make`, for callers with an event loop."""
-        return await self._thread.wait(self._make(task, seed, config))
-
     async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         typed = config_from_json(task, config)
         is_strict = self.settings.verification == "strict"
@@ -179,10 +174,6 @@ class Tasks:
         """
         return self._thread.run(self._draw(task, seed, level))
 
-    async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
-        """Like `draw`, for callers with an event loop."""
-        return await self._thread.wait(self._draw(task, seed, level))
-
     async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         problem = await self._runtime.training_item(task, seed, level)
         return prompted(problem, self.settings)
@@ -193,11 +184,10 @@ class Tasks:
         Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
         has already opened `<think>` in the prompt.
         """
-        return self._thread.run(_grades(self._runtime, problem, completions, thinking_opened))
+        return self._thread.run(self._grade(problem, completions, thinking_opened))
 
-    async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
-        """Like `grade`, for callers with an event loop."""
-        return await self._thread.wait(_grades(self._runtime, problem, completions, thinking_opened))
+    async def _grade(self, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
+        return await _grades(self._runtime, problem, completions, thinking_opened)
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
@@ -253,10 +243,6 @@ class ItemStream:
     def next(self) -> PromptedProblem:
         """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row give no item."""
         return self._thread.run(self._next())
-
-    async def next_async(self) -> PromptedProblem:
-        """Like `next`, for callers with an event loop."""
-        return await self._thread.wait(self._next())
 
     async def _next(self) -> PromptedProblem:
         # Concurrent callers get the problems in the order of their index.
@@ -385,10 +371,6 @@ class HeldOut:
         """The questions, in order."""
         return [prompted(problem, self._settings) for problem in self._thread.run(self._questions())]
 
-    async def problems_async(self) -> list[PromptedProblem]:
-        """The questions, in order, for callers with an event loop."""
-        return [prompted(problem, self._settings) for problem in await self._thread.wait(self._questions())]
-
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
 
@@ -407,10 +389,6 @@ class HeldOut:
         question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
         """
         return self._thread.run(self._results(completions, thinking_opened=thinking_opened))
-
-    async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        """Like `results`, for callers with an event loop."""
-        return await self._thread.wait(self._results(completions, thinking_opened=thinking_opened))
 
     async def _results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         questions = await self._questions()
@@ -496,20 +474,6 @@ def grade(
     problem = _of_item(settings, task, item, whole_config)
     [made] = thread.run(_grades(runtime, problem, [completion], thinking_opened))
     return made
-
-
-async def grade_async(
-    task: str,
-    item: Entry,
-    completion: str,
-    *,
-    config: TaskConfig | None = None,
-    answer_format: str = AnswerFormat.TAGS,
-    thinking_opened: bool = False,
-) -> Grade:
-    """Like `grade`, for callers with an event loop."""
-    options: Any = {"config": config, "answer_format": answer_format, "thinking_opened": thinking_opened}
-    return await asyncio.to_thread(grade, task, item, completion, **options)
 
 
 # --- the implementation

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, grade_async
+from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
 from reasoning_gym_environment.sampling.seeds import is_held_out
@@ -96,7 +96,7 @@ ITEM = {"question": "1 + 1 =", "answer": "2", "metadata": {}}
 def test_grade_needs_nothing_but_the_item() -> None:
     made = grade("chain_sum", ITEM, "<answer>2</answer>")
     assert isinstance(made, Grade) and made.reward == 1.0
-    assert asyncio.run(grade_async("chain_sum", ITEM, "<answer>3</answer>")).reward == 0.0
+    assert grade("chain_sum", ITEM, "<answer>3</answer>").reward == 0.0
     with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
         grade("chain_sums", ITEM, "")
     with pytest.raises(EnvironmentSetupError, match="expected question, answer and metadata"):
@@ -141,7 +141,7 @@ def test_held_out_questions_are_no_training_questions_and_results_have_intervals
     assert not {"completion_tokens", "truncated"} & found.overall.estimates.keys(), "of a text neither is known"
     samples = held.samples({11: ["no answer"], 2: [answers[2]]})
     assert {number: sample["score"] for number, [sample] in samples.items()} == {11: 0.0, 2: 1.0}
-    several = asyncio.run(held.results_async([[answer, "no answer"] for answer in answers]))
+    several = held.results([[answer, "no answer"] for answer in answers])
     assert several.overall.estimates["pass@2"].value == 1.0
 
 
@@ -153,8 +153,8 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
         return problem.index, tasks.grade(problem, [right(problem)])[0].reward
 
     async def another() -> float | None:
-        problem = await stream.next_async()
-        return (await tasks.grade_async(problem, [right(problem)]))[0].reward
+        problem = await asyncio.to_thread(stream.next)
+        return (await asyncio.to_thread(tasks.grade, problem, [right(problem)]))[0].reward
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(next_and_reward, range(16))) == [(index, 1.0) for index in range(16)]

@@ -174,7 +174,7 @@ async def earned(tasks: Tasks, programs: Sequence[Program], items: Sequence[Item
     async def one(problem: PromptedProblem, view: View) -> None:
         answers, right = [run(program, view) for program in programs], right_answer(problem.task, problem.entry)
         wrong = list(dict.fromkeys(text for text in answers if text and not same(text, right)))
-        grades = await tasks.grade_async(problem, [f"<answer>{text}</answer>" for text in wrong])
+        grades = await asyncio.to_thread(tasks.grade, problem, [f"<answer>{text}</answer>" for text in wrong])
         values = {text: grade.reward or 0.0 for text, grade in zip(wrong, grades, strict=True)}
         for place, text in zip(pays, answers, strict=True):
             place.append((values.get(text, 0.0), text))
@@ -190,7 +190,7 @@ async def search(
 
     async def make(number: int) -> PromptedProblem | None:
         try:
-            return await tasks.make_async(task, derive_seed(seed, "search", task, level, number), config)
+            return await asyncio.to_thread(tasks.make, task, derive_seed(seed, "search", task, level, number), config)
         except GenerationError:
             return None
 

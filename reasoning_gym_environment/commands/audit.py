@@ -242,7 +242,7 @@ async def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int,
             measures.why_missing = measures.why_missing or f"{LEVEL_S:g} s were over"
             break
         try:
-            problem = await tasks.make_async(task, derive_seed(seed, "audit", task, index), config)
+            problem = await asyncio.to_thread(tasks.make, task, derive_seed(seed, "audit", task, index), config)
         except GenerationError as error:
             measures.why_missing = measures.why_missing or printable(str(error), 200)
             continue
@@ -273,7 +273,7 @@ async def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int,
 
 async def grade(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str], measures: Measures) -> list[float]:
     """The scores of these answers, in order. An answer to which the verifier gives no score is counted, and earns 0."""
-    grades = await tasks.grade_async(problem, [f"<answer>{answer}</answer>" for answer in answers])
+    grades = await asyncio.to_thread(tasks.grade, problem, [f"<answer>{answer}</answer>" for answer in answers])
     for answer, made in zip(answers, grades, strict=True):
         outcome = made.score.outcome
         if outcome is Outcome.VERIFIER_ERROR or not outcome.is_scored:

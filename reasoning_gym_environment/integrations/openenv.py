@@ -155,10 +155,10 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
         elif split != "train":
             raise EnvironmentSetupError(EXPECTED)
         elif not given:
-            opened = SharedQuestion(await self._stream.next_async())
+            opened = SharedQuestion(await asyncio.to_thread(self._stream.next))
         elif seed is not None and given <= {"seed", "task", "level"}:
             task = task or Random(seed).choice(self._tasks.names)
-            opened = SharedQuestion(await self._tasks.draw_async(task, seed, level))
+            opened = SharedQuestion(await asyncio.to_thread(self._tasks.draw, task, seed, level))
         elif kept is not None and given == {"group", "group_size"}:
             opened = kept
         elif group_size is not None and given == {"group", "group_size"}:
@@ -170,7 +170,7 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
         return _question(opened.problem)
 
     async def _held_out_question(self, index: int | None) -> PromptedProblem:
-        questions = await self._held_out.problems_async()
+        questions = await asyncio.to_thread(list, self._held_out)
         if index is None or not 0 <= index < len(questions):
             raise EnvironmentSetupError(f"index: with split eval expected 0 to {len(questions) - 1}, got {index}.")
         return questions[index]
@@ -180,7 +180,7 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
         question = self._open
         if question is None:
             raise EnvironmentSetupError("no question is open: call reset first.")
-        [grade] = await self._tasks.grade_async(question.problem, [action.completion])
+        [grade] = await asyncio.to_thread(self._tasks.grade, question.problem, [action.completion])
         self._open = None
         await asyncio.to_thread(self._shared.finish, question, grade.reward)
         self._state.step_count = 1

@@ -111,7 +111,7 @@ class Recipe:
         this process makes another question.
         """
         served = tasks.catalog[self.task]
-        problem = await tasks.make_async(served.name, self.seed, json.loads(self.config))
+        problem = await tasks._make(served.name, self.seed, json.loads(self.config))
         if question_digest(problem.question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
@@ -138,16 +138,6 @@ class RecipeGrader:
         UnknownNameError for a task that is not served.
         """
         return self._thread.run(self._grade(recipe, completions, thinking_opened))
-
-    async def grade_async(
-        self,
-        recipe: Recipe,
-        completions: Sequence[str],
-        *,
-        thinking_opened: bool = False,
-    ) -> list[Grade]:
-        """Like `grade`, for callers with an event loop."""
-        return await self._thread.wait(self._grade(recipe, completions, thinking_opened))
 
     def grade_rows(self, rows: Sequence[Row], completions: Sequence[str], *, thinking_opened: bool) -> list[Grade]:
         """Grade a completion for each row, in order. A row is a mapping with the fields of a recipe.
@@ -176,7 +166,7 @@ class RecipeGrader:
             logger.warning("%d completions are unscored: %s", len(completions), error)
             score = Score(0.0, Outcome.CRASHED, explanation=str(error))
             return [Grade(None, score)] * len(completions)
-        return await self.tasks.grade_async(problem, completions, thinking_opened=thinking_opened)
+        return await self.tasks._grade(problem, completions, thinking_opened)
 
     async def _item(self, recipe: Recipe) -> PromptedProblem:
         making = self._making.get(recipe)

@@ -159,13 +159,15 @@ class GradingService:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
         opened = group.thinking_opened
         if group.recipe is not None:
-            grades = await self._grader.grade_async(_recipe_of(group), group.completions, thinking_opened=opened)
+            grades = await asyncio.to_thread(
+                self._grader.grade, _recipe_of(group), group.completions, thinking_opened=opened
+            )
         else:
             if group.item is None:
-                problem = await self._tasks.make_async(group.task, group.seed, group.config)
+                problem = await asyncio.to_thread(self._tasks.make, group.task, group.seed, group.config)
             else:
                 problem = self._tasks.problem(group.task, dict(group.item), group.config or None)
-            grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=opened)
+            grades = await asyncio.to_thread(self._tasks.grade, problem, group.completions, thinking_opened=opened)
         return [Graded.of(grade) for grade in grades]
 
 

@@ -132,7 +132,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
         trace.record_metric("unscored", 1.0)
         grader = await self.config.grader()
         opened = self.config.thinking_opened
-        [grade] = await grader.grade_async(self.data.recipe, [trace.last_reply], thinking_opened=opened)
+        [grade] = await asyncio.to_thread(grader.grade, self.data.recipe, [trace.last_reply], thinking_opened=opened)
         await asyncio.to_thread(report, self.data.curriculum, grade.reward)
         trace.record_metrics(metrics_of(grade))
         if grade.reward is None:

@@ -72,16 +72,6 @@ class LoopThread:
                 raise EnvironmentSetupError(CLOSED) from None
             raise
 
-    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine, and await its result in another event loop. Cancelling the wait cancels the coroutine."""
-        try:
-            return await asyncio.wrap_future(self._submit(work))
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if self._is_closed and caller is not None and not caller.cancelling():
-                raise EnvironmentSetupError(CLOSED) from None
-            raise
-
     def close(self) -> None:
         """Cancel all coroutines, and wait for the end of the thread. Safe to call twice, and in a forked process."""
         if self._is_gone:

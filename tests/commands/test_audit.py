@@ -128,11 +128,11 @@ class FakeTasks:
     def __init__(self, answers: str) -> None:
         self.answers = iter(answers)
 
-    async def make_async(self, task: str, seed: int, config: Any) -> PromptedProblem:
+    def make(self, task: str, seed: int, config: Any) -> PromptedProblem:
         entry = {"question": "which digit?", "answer": next(self.answers), "metadata": {}}
         return PromptedProblem(task, "", split="own", index=-1, seed=seed, config=config, entry=entry)
 
-    async def grade_async(self, problem: PromptedProblem, completions: list[str]) -> list[Grade]:
+    def grade(self, problem: PromptedProblem, completions: list[str]) -> list[Grade]:
         right = f"<answer>{problem.entry['answer']}</answer>"
         values = [float(completion == right) for completion in completions]
         return [Grade(value, Score(value, Outcome.CORRECT if value else Outcome.WRONG)) for value in values]

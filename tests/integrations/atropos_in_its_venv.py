@@ -34,7 +34,7 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
         client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
         for group in groups:
             rewards = list(group.rewards.values())
-            grades = await tasks.grade_async(group.problem, group.completions)
+            grades = await asyncio.to_thread(tasks.grade, group.problem, group.completions)
             assert [grade.reward for grade in grades] == rewards
             row = Recipe.of(group.problem).as_row()
             rows = [row] * len(rewards)

@@ -119,7 +119,7 @@ async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -
     marker = tmp_path / "touched"
     with Tasks([*TASKS, ATTACK_TASK], **SETTINGS, answer_format=answer_format) as tasks:
         groups = await asyncio.to_thread(all_groups, tasks, marker)
-        held_out = [problem.question for problem in await HeldOut(tasks).problems_async()]
+        held_out = [problem.question for problem in await asyncio.to_thread(list, HeldOut(tasks))]
     attacked = ["--task-modules", ATTACK_MODULE, "--allow-unguarded-tasks", ATTACK_TASK]
     served = ["--tasks", ",".join([*TASKS, ATTACK_TASK]), *attacked, "--answer-format", answer_format]
     with serving(*served) as address:

@@ -30,7 +30,7 @@ def problem(tasks_in_process: Tasks) -> PromptedProblem:
 def made(tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The seeds of the items that were made again."""
     seeds: list[int] = []
-    make = tasks_in_process.make_async
+    make = tasks_in_process._make
 
     async def counted(task: str, seed: int, config: Any) -> PromptedProblem:
         seeds.append(seed)
@@ -38,7 +38,7 @@ def made(tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         await asyncio.sleep(0)
         return await make(task, seed, config)
 
-    monkeypatch.setattr(tasks_in_process, "make_async", counted)
+    monkeypatch.setattr(tasks_in_process, "_make", counted)
     return seeds
 
 
@@ -54,7 +54,7 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(("task", "level"), [("arc_agi", None), ("complex_arithmetic", None), ("rearc", 1)])
 async def test_a_recipe_makes_the_same_item_again(tasks_in_process: Tasks, task: str, level: int | None) -> None:
-    problem = await tasks_in_process.draw_async(task, 5, level)
+    problem = await asyncio.to_thread(tasks_in_process.draw, task, 5, level)
     row = json.loads(json.dumps(Recipe.of(problem).as_row()))
     again = await Recipe.from_row(row).make(tasks_in_process)
     assert again.entry == problem.entry
@@ -99,7 +99,8 @@ async def test_completions_that_come_one_by_one_share_their_item(
 ) -> None:
     grader = RecipeGrader(tasks_in_process)
     texts = [right(problem), "<answer>x</answer>"] * 8
-    graded = await asyncio.gather(*[grader.grade_async(Recipe.of(problem), [text]) for text in texts])
+    grading = [asyncio.to_thread(grader.grade, Recipe.of(problem), [text]) for text in texts]
+    graded = await asyncio.gather(*grading)
     assert [grade.reward for [grade] in graded] == [1.0, 0.0] * 8
     assert len(made) == 1
 
@@ -120,7 +121,7 @@ async def test_after_a_failure_the_next_caller_tries_again(make_problem: Any) ->
         return problem
 
     served = {"chain_sum": SimpleNamespace(name="chain_sum")}
-    tasks: Any = SimpleNamespace(catalog=served, make_async=make, _thread=None)
+    tasks: Any = SimpleNamespace(catalog=served, _make=make, _thread=None)
     grader = RecipeGrader(tasks)
     cancelled = asyncio.ensure_future(grader._item(recipe))
     sharing = asyncio.ensure_future(grader._item(recipe))

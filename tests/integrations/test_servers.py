@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ def tasks() -> Iterator[Tasks]:
 
 def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    monkeypatch.setattr(Tasks, "grade_async", None)
+    monkeypatch.setattr(Tasks, "grade", None)
     good = {"task": "chain_sum", "item": ENTRY}
     for group, code, message in (
         ({"task": "chain_summ", "item": ENTRY}, 400, "group 1: Unknown task 'chain_summ'. Did you mean chain_sum"),
@@ -58,19 +59,20 @@ def test_the_deadline_the_token_and_a_request_larger_than_the_queue(tasks: Tasks
 async def test_more_than_the_queue_is_refused_while_others_are_graded(
     tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
+    begun = threading.Event()
+    may_end = threading.Event()
 
-    async def waits(*_: Any, **__: Any) -> list[Any]:
+    def waits(*_: Any, **__: Any) -> list[Any]:
         begun.set()
-        await may_end.wait()
+        may_end.wait(60.0)
         return []
 
-    monkeypatch.setattr(tasks, "grade_async", waits)
+    monkeypatch.setattr(tasks, "grade", waits)
     group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
     transport = httpx.ASGITransport(build_app(tasks, queue=4))
     async with httpx.AsyncClient(transport=transport, base_url="http://grader") as client:
         first = asyncio.ensure_future(client.post("/grade", json=[group]))
-        await begun.wait()
+        await asyncio.to_thread(begun.wait, 60.0)
         second = await client.post("/grade", json=[group])
         may_end.set()
         assert (await first).status_code == 200

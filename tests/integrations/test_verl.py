@@ -63,7 +63,7 @@ def test_an_unscored_completion_is_not_wrong(
     async def late(*_: Any, **__: Any) -> list[Grade]:
         return [Grade(None, Score(0.0, Outcome.TIMEOUT, explanation="it was silent for 5 s"))]
 
-    monkeypatch.setattr(tasks_in_process, "grade_async", late)
+    monkeypatch.setattr(tasks_in_process, "_grade", late)
     with pytest.raises(UnscoredError, match=r"chain_sum, seed \d+: timeout it was silent.*Set unscored_reward"):
         score(problem, "")
     with caplog.at_level(logging.WARNING, logger=verl.logger.name):
