@@ -22,11 +22,9 @@ from typing import Any
 import pytest
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
-from skyrl_gym.envs.registration import deregister
 from skyrl_gym.metrics import aggregate_for_environment
 
 from reasoning_gym_environment import PromptedProblem, Tasks
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.curriculum_rows import new_store
 from reasoning_gym_environment.integrations.item_formats import ExportedItem, verl_row
 from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader, grader_for
@@ -161,15 +159,6 @@ def test_the_chat_template_may_have_opened_the_thoughts(problems: dict[str, Prom
     never_closed = run(problem, right, THINKING_OPENED)
     assert never_closed.output["metadata"]["outcome"] == "format_failure"
     assert run(problem, right).reward == 1.0
-
-
-def test_an_unknown_setting_or_a_name_that_is_taken_is_refused(problems: dict[str, PromptedProblem]) -> None:
-    register("with_an_unknown_setting", scoring_timeout=3)
-    with pytest.raises(EnvironmentSetupError, match="scoring_timeout"):
-        run(problems["chain_sum"], "", "with_an_unknown_setting")
-    deregister("with_an_unknown_setting")
-    with pytest.raises(skyrl_gym.error.RegistrationError, match=ENV_CLASS):
-        register()
 
 
 # --- the curriculum

@@ -25,7 +25,6 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
 from verl.trainer.ppo.core_algos import AdvantageEstimator
-from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
@@ -212,19 +211,6 @@ def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
     assert get_custom_reward_fn(config) is not None
     with pytest.raises(EnvironmentSetupError, match="no such file"):
         create_rl_dataset([str(tmp_path / "levels.sqlite")], config.data, None, None)
-
-
-def test_the_metrics_of_a_validation() -> None:
-    right = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
-    wrong = {"score": 0.0, "correct": 0.0, "format_failure": 1.0, "unscored": 0.0}
-    infos = {name: [right[name], wrong[name]] for name in right}
-    infos["reward"] = [1.0, 0.0]
-    # Four completions were requested, and two of them were not scored.
-    counts = {("reasoning_gym/chain_sum", "a"): 4}
-    made = process_validation_metrics(["reasoning_gym/chain_sum"] * 2, ["a", "a"], infos, expected_acc_counts=counts)
-    metrics = made["reasoning_gym/chain_sum"]
-    assert metrics.keys() == {*infos}
-    assert metrics["reward"]["mean@2"] == metrics["correct"]["mean@2"] == 0.5
 
 
 # --- the curriculum: verl's data loader reads rows of a store of levels, and its reward worker reports to it
