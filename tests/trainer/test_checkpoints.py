@@ -199,21 +199,6 @@ async def test_the_newest_up_to_the_trainers_step_is_resumed(
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]
 
 
-async def test_a_folder_in_place_of_a_checkpoint_is_named_and_a_later_step_is_skipped(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await start(0).save(5, 5)
-    latest = folder_of(tmp_path) / "latest.json"
-    latest.unlink()
-    latest.mkdir()
-    assert start(10).loaded() == 5
-    assert f"Cannot use the checkpoint {latest}: it cannot be read ([Errno 21] Is a directory" in caplog.text
-    latest.rmdir()
-    for step in (10**400, 11):
-        latest.write_text(json.dumps({KEY: {**GOOD, "step": step}}))
-        assert start(10).loaded() == 5
-
-
 GOOD: dict[str, Any] = {"version": FORMAT, "step": 9, "env_id": None, "mark": "", "state": {"part": {"value": 1}}}
 ODD_VALUES: list[Any] = [math.inf, math.nan, True, 2.5, "9", "", [], {}, [[]], None, -1, 10**400, "\ud83d", {"a": None}]
 
