@@ -51,7 +51,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.grade import CHECKS
-from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
+from reasoning_gym_environment.verification.questions import NOT_REPRODUCED, RUNS_PROGRAMS, is_sound, mended
 
 MODULES = ("numbers", "texts", "puzzles", "rules", "grids")
 FIRST_SEED = 40_000
@@ -96,7 +96,7 @@ def made_items(task: str, config: Mapping[str, Any], amount: Amount) -> Iterator
             try:
                 entry = drawn(task, config, seed, noise=seed)
                 if task == RUNS_PROGRAMS and repr(drawn(task, config, seed, noise=seed + 1)) != repr(entry):
-                    entry["metadata"][DIFFERS_NEXT_TIME] = True
+                    entry["metadata"][NOT_REPRODUCED] = True
             # A generator may fail at some seeds, with any exception.
             except Exception as error:  # noqa: BLE001
                 logging.debug("%s, seed %d: %s", task, seed, error)

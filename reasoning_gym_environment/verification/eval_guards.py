@@ -20,6 +20,7 @@ from typing import Any
 from ..tasks import reasoning_gym_source as library
 from .bounded_eval import bounded_fraction, evaluate_python, evaluate_symbolic
 from .entries import module_of
+from .forms import words_of_story
 from .validators import rules_of_word_ladder
 
 GUARDS = {
@@ -62,7 +63,7 @@ def unguarded_tasks() -> dict[str, str]:
 def install() -> dict[str, str]:
     """Install every guard in this process and return the tasks that stay unguarded, with reasons.
 
-    Also reads the word list of the word_ladder validator, because a confined worker cannot open the file later.
+    Also reads the words that word_ladder and letter_jumble accept. A confined worker cannot open these files later.
     """
     unguarded = unguarded_tasks()
     for module in _MODULES_WITH_PARSE_EXPR:
@@ -74,6 +75,8 @@ def install() -> dict[str, str]:
             vars(module_of(task))[name] = _REPLACEMENTS[name]
     if "word_ladder" in registry:
         rules_of_word_ladder()
+    if "letter_jumble" in registry:
+        words_of_story()
     return unguarded
 
 

@@ -20,16 +20,13 @@ from fractions import Fraction
 from typing import Any
 
 from .bounded_eval import evaluate
-from .entries import Check, Entry
-from .markup import plain_math, plain_text, strip_markup, without_brackets, without_numbering
+from .entries import Check, Entry, module_of
+from .markup import exact_text, plain_math, plain_text, strip_markup, without_brackets, without_numbering
 from .readers import (
-    NAME_OF_AN_EXPRESSION,
-    WORD,
-    amount,
     are_rounded,
     complex_number,
-    count,
     duration,
+    folded,
     fraction,
     grid,
     groups,
@@ -40,6 +37,7 @@ from .readers import (
     letters,
     literal,
     number,
+    number_and_place,
     number_grid,
     number_or_word,
     numbers,
@@ -51,64 +49,13 @@ from .readers import (
     without_base,
     wording,
 )
+from .sentences import HEDGES, amount, words_of
 
 Reader = Callable[[str], Any]
 
 MAX_FACTORS = 500
 """An answer to prime_factorization with more factors than this is wrong."""
 
-_HEDGES = frozenset(
-    {
-        "not",
-        "no",
-        "non",
-        "nor",
-        "never",
-        "neither",
-        "either",
-        "or",
-        "if",
-        "unless",
-        "except",
-        "but",
-        "other",
-        "than",
-        "less",
-        "more",
-        "fewer",
-        "least",
-        "most",
-        "under",
-        "over",
-        "below",
-        "above",
-        "wrong",
-        "false",
-        "times",
-        "half",
-        "twice",
-        "double",
-        "triple",
-        "dozen",
-        "hundred",
-        "thousand",
-        "million",
-        "percent",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "minus",
-        "negative",
-    }
-)
-"""Words that change the meaning of a number. An answer must not contain them, even if the question does."""
 _SENTENCE_END = re.compile(r"(?<!Mr)(?<!Mrs)(?<!Ms)(?<!Dr)[.?!:]\s+")
 
 
@@ -119,13 +66,35 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
     """
     question, _, _ = str(entry.get("question", "")).partition("Give the result")
     last_sentence = _SENTENCE_END.split(question.rstrip())[-1].lower()
-    words = {"in", "total"}
-    words.update(WORD.findall(last_sentence))
-    words -= _HEDGES
+    words = set(re.findall(r"[^\W\d_]+", last_sentence)) - HEDGES
+    words |= {"in", "total"}
+    words.update(re.findall(r"how (?:many|much) (more|fewer|less)\b", last_sentence))
     words.update(sign for sign in "€£¥₹" if sign in question)
     if "%" in last_sentence or "percent" in last_sentence:
-        words.add("%")
+        words |= {"%", "percent"}
+    if "how old" in last_sentence:
+        words |= {"year", "years"}
     return amount(answer, frozenset(words)) == number(str(entry["answer"]))
+
+
+def letter_jumble(entry: Entry, answer: str) -> bool:
+    """The words in their order. Another word of the story with the same letters counts too: `tired` for `tried`."""
+    given = folded(answer).split()
+    right = folded(str(entry["answer"])).split()
+    if len(given) != len(right):
+        return False
+    for given_word, right_word in zip(given, right, strict=True):
+        has_same_letters = sorted(given_word) == sorted(right_word)
+        if given_word != right_word and not (has_same_letters and given_word in words_of_story()):
+            return False
+    return True
+
+
+@functools.cache
+def words_of_story() -> frozenset[str]:
+    """The words of the text from which letter_jumble takes its own, in lower case."""
+    story = module_of("letter_jumble").read_data_file("in_the_year_2889.txt")
+    return frozenset(word.casefold() for word in re.findall(r"\w+", story))
 
 
 _BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
@@ -172,62 +141,48 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
     plain = plain_number(answer)
     if task_type == "angle_measure":
         angle = Fraction(metadata["angle_ABC_degrees"])
-        return is_rounded(
-            _DEGREES.sub("", plain),
-            angle,
-            finest=Fraction(1, 100),
-            cut_off=False,
-        )
-    right = metadata["ortho"] if task_type == "orthocenter" else [metadata["incircle_radius_approx"]]
-    return are_rounded(
-        items(plain),
-        right,
-        finest=Fraction(1, 1000),
-        cut_off=False,
-    )
+        return is_rounded(_DEGREES.sub("", plain), angle, finest=Fraction(1, 100))
+    if task_type == "orthocenter":
+        coordinates = items(_COORDINATE_NAMES.sub(r"\1", plain_text(answer)))
+        return are_rounded(coordinates, metadata["ortho"], finest=Fraction(1, 1000))
+    return is_rounded(plain, Fraction(metadata["incircle_radius_approx"]), finest=Fraction(1, 1000))
+
+
+_COORDINATE_NAMES = re.compile(r"\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORECASE)
+"""The names of both coordinates, in `x = 1, y = 2`."""
 
 
 def coin_flip(entry: Entry, answer: str) -> bool:
-    """The exact fraction, or a rounded number or percentage.
-
-    Every digit of a rounded number must be right. Its error must be small compared with the probability, and compared
-    with the probability of the opposite outcome. Otherwise 0 or 1 would be right for an outcome that is nearly certain.
-    """
+    """The exact probability, as a fraction, a number or a percentage."""
     ratio = entry["metadata"]["rational"]
     right = Fraction(ratio["numerator"], ratio["denominator"])
     share = plain_number(answer)
-    if "/" in share:
-        return Fraction(*fraction(share)) == right
-    whole = 1
     if share.endswith("%"):
-        share = share.rstrip("%\\ ")
-        whole = 100
-    error = abs(number(share) / whole - right)
-    rounding_error = right / 10**9
-    tolerance = min(Fraction(1, 10**4), right / 50, (1 - right) / 50)
-    if error > max(tolerance, rounding_error):
-        return False
-    return is_rounded(share, right * whole, finest=Fraction(whole))
+        return number(share.rstrip("%\\ ")) / 100 == right
+    if "/" in share or "frac" in share:
+        return Fraction(*fraction(share)) == right
+    return number(share) == right
 
 
 _DECIMAL = re.compile(r"(\d+)\.(\d+)")
 
 
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
-    """Every digit must be right, to at least as many decimals as the question has. Zeros at the end may be missing.
-
-    reasoning-gym rounds its own answer after each step, so the last digits can differ from the exact value. Both values
-    are accepted.
-    """
+    """The exact value, rounded to at least as many decimals as the question has. Zeros at the end may be missing."""
     question = str(entry["question"])
     lengths = map(len, re.findall(r"\.(\d+)", question))
     finest = Fraction(1, 10 ** max(lengths, default=0))
+    exact = decimal_value(question)
+    # The item's own answer may have fewer digits than that.
+    return is_rounded(answer, exact, finest=finest) or number(answer) == Fraction(str(entry["answer"]))
+
+
+def decimal_value(question: str) -> Fraction:
+    """The exact value of the expression of a question of decimal_arithmetic."""
     # The expression is on the line of the last `=`, before the `=`.
     before_equals, _, _ = question.rpartition("=")
     _, _, expression = before_equals.rpartition("\n")
-    exact, _ = evaluate(_DECIMAL.sub(_as_quotient, expression))
-    own = Fraction(str(entry["answer"]))
-    return is_rounded(answer, own, finest=finest) or is_rounded(answer, exact, finest=finest)
+    return evaluate(_DECIMAL.sub(_as_quotient, expression))[0]
 
 
 def _as_quotient(decimal: re.Match[str]) -> str:
@@ -240,12 +195,7 @@ def power_function(entry: Entry, answer: str) -> bool:
     """A number with at least three significant figures. Every figure must be right."""
     right = Decimal(str(entry["answer"]))
     third_figure = Fraction(10) ** (right.adjusted() - 2)
-    return is_rounded(
-        answer,
-        Fraction(right),
-        finest=third_figure,
-        cut_off=False,
-    )
+    return is_rounded(answer, Fraction(right), finest=third_figure)
 
 
 def pool_matrix(entry: Entry, answer: str) -> bool:
@@ -283,8 +233,7 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     own = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
     if not own or not plain:
         return not own and plain.casefold() in _NO_ROOTS
-    plain = NAME_OF_AN_EXPRESSION.sub("", without_brackets(plain_text(answer)))
-    plain = without_numbering(without_brackets(plain))
+    plain = without_numbering(without_brackets(_NAME_OF_ROOTS.sub("", plain_text(answer))))
     parts = re.split(r",|;|\n|\bor\b|\band\b", plain)
     given = list(filter(str.strip, parts))
     exact = _real_roots(str(metadata["polynomial_expr"]))
@@ -305,16 +254,28 @@ def _real_roots(polynomial: str) -> list[Fraction]:
 
 
 def _is_root(text: str, exact: Fraction, own: Fraction) -> bool:
-    return is_rounded(text, exact, finest=_FOURTH_DECIMAL) or is_rounded(text, own, finest=_FOURTH_DECIMAL)
+    if is_rounded(text, exact, finest=_FOURTH_DECIMAL) or number(text) == own:
+        return True
+    given, place = number_and_place(text)
+    place = min(place, _FOURTH_DECIMAL)
+    return given * exact >= 0 and 0 <= abs(exact) - abs(given) < place
+
+
+_NAME_OF_ROOTS = re.compile(
+    r"\A[A-Za-z](?:_?\{?\d\}?)? ?(?:[=≈∈]|\\approx(?![A-Za-z])) ?(?!.*[A-Za-z])", re.ASCII | re.DOTALL
+)
+"""The name before all roots, in `x = -1, 1`."""
 
 
 def codeio(entry: Entry, answer: str) -> bool:
-    """The same data as in the item's own answer. If that answer is not JSON, the same words."""
+    """The same data as in the item's own answer. A text must be the same, blank by blank, with or without quotes."""
     own = str(entry["answer"])
     try:
-        expected = literal(own)
+        expected = literal(own, has_markup=False)
     except (ValueError, TypeError, RecursionError):
-        return wording(answer) == wording(own)
+        return exact_text(answer) == exact_text(own)
+    if isinstance(expected, str):
+        return answer.strip() == own.strip() or exact_text(answer) == expected
     return _is_same_data(literal(answer), expected)
 
 
@@ -386,27 +347,50 @@ def time_intervals(entry: Entry, answer: str) -> bool:
 
 
 _INEQUALITIES = re.compile("[<>∧∨^vV]")
+_SAME_INEQUALITY = str.maketrans("^vV", "∧∨∨")
 
 
 def futoshiki(entry: Entry, answer: str) -> bool:
-    """The numbers of the grid. The answer may omit the inequality signs, because the question gives them."""
+    """The numbers of the grid. A line may omit its inequality signs, but must not have other signs than the puzzle."""
     # The markup goes first, because `<b>` is no inequality.
-    given = _INEQUALITIES.sub(" ", strip_markup(answer))
-    own = _INEQUALITIES.sub(" ", str(entry["answer"]))
-    return grid(given) == grid(own)
+    given = strip_markup(answer)
+    own = str(entry["answer"])
+    if grid(_INEQUALITIES.sub(" ", given)) != grid(_INEQUALITIES.sub(" ", own)):
+        return False
+    lines_with_signs = [line for line in _sign_lines(given) if line]
+    remaining = iter(_sign_lines(own))
+    return all(line in remaining for line in lines_with_signs)
+
+
+def _sign_lines(board: str) -> list[str]:
+    """Each line with its signs: whole lines with numbers, and the signs alone of the lines between them.
+
+    A line without a sign is an empty text.
+    """
+    lines = []
+    for line in board.translate(_SAME_INEQUALITY).split("\n"):
+        has_signs = _INEQUALITIES.search(line) is not None
+        lines.append("".join(line.split()) if has_signs else "")
+    return lines
 
 
 # --- the check of each task ---
 
+
+def _sentence(answer: str) -> str:
+    """An exact sentence, except for the number of its blanks."""
+    return " ".join(exact_text(answer).split())
+
+
 READERS: Mapping[str, Reader] = {
     "ab": items,
     "acre": number_or_word,
-    "aiw": count,
+    "aiw": number_or_word,
     "arc_1d": numbers,
     "arc_agi": number_grid,
     "basic_arithmetic": number_or_word,
-    "bf": wording,
-    "binary_alternation": count,
+    "bf": exact_text,
+    "binary_alternation": number_or_word,
     "binary_matrix": number_grid,
     # The question asks for a hexadecimal number.
     "bitwise_arithmetic": hexadecimal,
@@ -416,12 +400,12 @@ READERS: Mapping[str, Reader] = {
     "circuit_logic": number_or_word,
     "color_cube_rotation": number_or_word,
     "complex_arithmetic": complex_number,
-    "count_bits": count,
-    "count_primes": count,
+    "count_bits": number_or_word,
+    "count_primes": number_or_word,
     "course_schedule": number_or_word,
     "decimal_chain_sum": number_or_word,
     "dice": fraction,
-    "emoji_mystery": wording,
+    "emoji_mystery": _sentence,
     "family_relationships": number_or_word,
     "figlet_font": letters,
     "fraction_simplification": fraction,
@@ -431,15 +415,14 @@ READERS: Mapping[str, Reader] = {
     "group_anagrams": groups,
     "isomorphic_strings": number_or_word,
     "knights_knaves": roles,
-    "largest_island": count,
+    "largest_island": number_or_word,
     "lcm": number_or_word,
-    "leg_counting": count,
-    "letter_counting": count,
-    "letter_jumble": number_or_word,
+    "leg_counting": number_or_word,
+    "letter_counting": number_or_word,
     "list_functions": numbers,
     "mahjong_puzzle": number_or_word,
     "manipulate_matrix": number_grid,
-    "maze": count,
+    "maze": number_or_word,
     "mini_sudoku": number_grid,
     "modulo_grid": picture,
     "needle_haystack": letters,
@@ -452,13 +435,13 @@ READERS: Mapping[str, Reader] = {
     "products": number_or_word,
     "ransom_note": number_or_word,
     "rearc": number_grid,
-    "rectangle_count": count,
+    "rectangle_count": number_or_word,
     "rotate_matrix": number_grid,
-    "rotten_oranges": count,
-    "self_reference": count,
+    "rotten_oranges": number_or_word,
+    "self_reference": number_or_word,
     "sentence_reordering": number_or_word,
     "simple_equations": number_or_word,
-    "simple_geometry": count,
+    "simple_geometry": number_or_word,
     "spell_backward": number_or_word,
     "spiral_matrix": numbers,
     "string_insertion": wording,
@@ -474,12 +457,28 @@ READERS: Mapping[str, Reader] = {
 """Task -> reader. Every right answer to such a task has the same value as the item's own answer."""
 
 
+EXACT_TASKS = frozenset({"bf", "codeio"})
+"""Tasks whose questions ask for an exact text. Only markup that encloses all of it may surround such an answer."""
+
+
 def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
     own = str(entry["answer"])
     if not own:
         # The rules of `ab` and of `string_manipulation` can delete the whole text. Then the right answer is empty.
         return not strip_markup(answer)
-    return read(answer) == _own_value(read, own)
+    value = _own_value(read, own)
+    given = read(answer)
+    if given == value:
+        return True
+    if not isinstance(given, str):
+        return False
+    if isinstance(value, Fraction):
+        return amount(answer, words_of(str(entry.get("question", "")))) == value
+    return value in _TRUTH and _TRUTH.get(given) == _TRUTH[value]
+
+
+_TRUTH: Mapping[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
+"""`Yes` means True where the question asks for true or false, and the reverse."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -497,6 +496,7 @@ FORMS: Mapping[str, Check] = {
     "decimal_arithmetic": decimal_arithmetic,
     "futoshiki": futoshiki,
     "gsm_symbolic": gsm_symbolic,
+    "letter_jumble": letter_jumble,
     "number_format": number_format,
     "polynomial_equations": polynomial_equations,
     "pool_matrix": pool_matrix,

@@ -12,16 +12,16 @@ All functions are pure. They run where verifiers may run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..records import Verdict, VerdictStatus
 from .entries import Check, Entry, task_of
-from .forms import FORMS
+from .forms import EXACT_TASKS, FORMS
+from .sentences import without_label
 from .validators import VALIDATORS
 
-CHECKS = {**FORMS, **VALIDATORS}
-"""The check of each task of reasoning-gym except `composite`."""
 FULL_SCORE = 1.0
 ROUNDING = 1e-9
 """A score that is a sum of parts may differ from 1.0 by this much."""
@@ -37,6 +37,32 @@ CHECK_ERRORS = (
     ValueError,
 )
 """Errors that a check may raise for hostile text. The answer is wrong then."""
+
+
+def _check_after_label(check: Check, entry: Entry, answer: str) -> bool:
+    """Whether an answer is right as it stands, or without a label such as `The GCD is`."""
+    question = str(entry.get("question", ""))
+    try:
+        if check(entry, answer):
+            return True
+    except CHECK_ERRORS:
+        value = without_label(answer, question)
+        if value is None:
+            raise
+    else:
+        value = without_label(answer, question)
+    return value is not None and check(entry, value)
+
+
+def _all_checks() -> dict[str, Check]:
+    checks: dict[str, Check] = {}
+    for task, check in {**FORMS, **VALIDATORS}.items():
+        checks[task] = check if task in EXACT_TASKS else partial(_check_after_label, check)
+    return checks
+
+
+CHECKS = _all_checks()
+"""The check of each task of reasoning-gym except `composite`."""
 
 
 def check_for(task: str, entry: Entry) -> Check | None:

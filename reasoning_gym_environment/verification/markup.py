@@ -38,6 +38,8 @@ _WRAPPINGS = {
     "`": "`",
     '"': '"',
     "'": "'",
+    "“": "”",
+    "‘": "’",
     **{f"<{tag}>": f"</{tag}>" for tag in ("b", "strong", "i", "em", "u", "code", "pre", "p", "span", "div")},
     **{f"<h{level}>": f"</h{level}>" for level in range(1, 7)},
 }
@@ -47,9 +49,10 @@ _MAX_ROUNDS = 8
 _TYPOGRAPHY = str.maketrans(
     "\u00a0\u2007\u2009\u202f\u3000\u2010\u2011\u2012\u2013−“”‘’′\u2044\u2215",
     "     -----\"\"'''//",
-    "\u200b\u2060\ufeff",
+    "\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
 )
-"""Typographic blanks, hyphens, minus signs, quotes and slashes become plain. Invisible characters disappear."""
+"""Typographic blanks, hyphens, minus signs, quotes and slashes become plain. Invisible characters disappear, also the
+marks that set the direction of writing."""
 _TYPOGRAPHY.update({ord(sign) + 0xFEE0: ord(sign) for sign in "0123456789+-.,:;()/=%"})
 """Full-width digits and signs become plain."""
 _LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n(?=\s*\S)")
@@ -91,6 +94,22 @@ def strip_markup(text: str) -> str:
         plain = _without_final_mark(plain)
         plain = _without_wrapping(plain)
         plain = _without_answer_object(plain)
+        if plain == text:
+            break
+        text = plain
+    return text
+
+
+def exact_text(text: str) -> str:
+    """The text within quotes, a code fence or other markup that encloses all of it, with its signs as they are.
+
+    Questions that ask for an exact text get such an answer, without a label and without another full stop.
+    """
+    if len(text) > MAX_CHARS:
+        raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
+    for _ in range(_MAX_ROUNDS):
+        plain = _without_answer_object(_without_wrapping(text))
         if plain == text:
             break
         text = plain
@@ -237,17 +256,10 @@ _LAYOUT = _compiled(
 _PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
 _MATH = _compiled(
     {
-        r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
         r"[×·⋅∙•∗]|\\(?:times|cdot|ast)(?![A-Za-z])": "*",
-        r"÷|\\div(?![A-Za-z])": "/",
         r"\*\*": "^",
         # The blank keeps what follows the power out of it.
         r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2 ",
-        r"([x*] ?)\((10 ?\^ ?[-+]?\d{1,4}) ?\)": r"\1\2",
-        r"\\(?:[cdt]|nice|s)?frac ?(?:(\d)|\{ ?([-+]?[\d,]{1,400}) ?\}) ?"
-        r"(?:(\d)|\{ ?([\d,]{1,400}) ?\})": r"(\1\2/\3\4)",
-        # Braces around a number change nothing, except beside another number or a name.
-        r"(?<![\w}^])\{ ?([-+]?[\d.]{1,40}) ?\}(?![\w{])": r"\1",
     }
 )
 
@@ -264,7 +276,7 @@ def plain_text(answer: str) -> str:
 
 
 def plain_math(answer: str) -> str:
-    """The plain text, with products as `*`, quotients as `/` and powers as `^`."""
+    """The plain text, with products as `*` and powers as `^`."""
     text = plain_text(answer)
     for notation, plain in _MATH.items():
         text = notation.sub(plain, text)

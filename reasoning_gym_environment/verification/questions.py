@@ -17,11 +17,9 @@ for word. docs/questions.md has the shares of the faults.
 
 from __future__ import annotations
 
-import ast
 import functools
 import itertools
 import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,6 +33,7 @@ from typing import Any
 from . import validators
 from .bounded_eval import evaluate
 from .entries import Entry, module_of, task_of
+from .forms import decimal_value
 from .logic import is_conclusion, joined_premises, short_formulas
 
 Variables = Mapping[str, Any]
@@ -126,6 +125,17 @@ def bf_clarified(entry: Entry) -> str:
     return "Each cell of the memory is a byte: one less than 0 is 255, and one more than 255 is 0."
 
 
+# --- boxnet
+
+
+def boxnet_clarified(entry: Entry) -> str:
+    """The question does not say what becomes of a target, and the actions of a step could happen one after another."""
+    return (
+        "A box that is matched disappears together with its target. All actions of one step happen at the same time: "
+        "each agent moves a box that is in its square when the step begins."
+    )
+
+
 # --- caesar_cipher
 
 
@@ -170,31 +180,51 @@ def circuit_logic_clarified(entry: Entry) -> str:
 RUNS_PROGRAMS = "codeio"
 """The task whose answers are the outputs of programs."""
 
-DIFFERS_NEXT_TIME = "differs_next_time"
-"""Metadata key of an item that depends on random numbers."""
+NOT_REPRODUCED = "not_reproduced"
+"""Metadata key of an item whose program, run again on the input that the question shows, does not give the key."""
 
 _CLOCK = re.compile(r"\b(now|utcnow|today|time\.time)\(")
 """Calls in a program that read the time or the date."""
 
 _CHANCE = re.compile(r"\brandom\.(?!seed|Random\b)\w+\(|\b(randint|randrange|uniform|shuffle|randn)\(")
-"""Calls in a program that draw a random number. DIFFERS_NEXT_TIME misses a program if two draws give equal outputs."""
+"""Calls in a program that draw a random number. NOT_REPRODUCED misses a program if two runs give equal outputs."""
 
 
 def codeio_is_sound(entry: Entry) -> bool:
-    """One in ten programs draws random numbers without a seed, or reads the clock. The question shows neither.
+    """Some programs do not give the key if somebody runs them on the input that the question shows.
 
-    Half of the questions ask for an input that gives the shown output. Most programs have many such inputs, but the
-    verifier accepts one.
+    They draw random numbers, read the clock or a file, depend on the order of a set, or change their input before the
+    question shows it. Half of the questions ask for an input that gives the shown output. Most programs have many such
+    inputs, but the verifier accepts one.
     """
     question = entry["question"]
-    asks_for_input = "predict a feasible input" in question
     has_seed = "seed(" in question
-    differs = entry["metadata"].get(DIFFERS_NEXT_TIME, False) or _CLOCK.search(question)
+    differs = entry["metadata"].get(NOT_REPRODUCED, False) or _CLOCK.search(question)
     draws = _CHANCE.search(question) and not has_seed
-    return not (asks_for_input or differs or draws)
+    return not (asks_for_input(question) or differs or draws)
+
+
+def asks_for_input(question: str) -> bool:
+    """Whether a question of codeio shows an output and asks for an input that gives it."""
+    return "predict a feasible input" in question
+
+
+def program_of(question: str) -> str:
+    """The program that a question of codeio shows, after everything else."""
+    _, _, program = question.partition("but not copy spans of code directly.\n\n")
+    return program
 
 
 # --- coin_flip
+
+
+def coin_flip_corrected(entry: Entry) -> str:
+    """The library rounds its answer to ten digits. The denominator is a power of two, so the decimals end."""
+    ratio = entry["metadata"]["rational"]
+    digits = ratio["denominator"].bit_length() + 10
+    context = Context(prec=digits)
+    exact = context.divide(Decimal(ratio["numerator"]), Decimal(ratio["denominator"]))
+    return f"{exact.normalize(context):f}"
 
 
 def coin_flip_clarified(entry: Entry) -> str:
@@ -229,27 +259,11 @@ def complex_arithmetic_is_sound(entry: Entry) -> bool:
 # --- decimal_arithmetic
 
 
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-
-
 def decimal_arithmetic_corrected(entry: Entry) -> str:
     """The library rounds after each step. Here the exact value is rounded once, to the digits of the question."""
-    digits, expression = re.findall(r"maximum of (\d+) significant digits.*\n(.*) = \?", entry["question"])[0]
-    exact = _exact(ast.parse(expression, mode="eval").body)
-    return str(rounded(exact, int(digits)))
-
-
-def _exact(node: ast.expr) -> Fraction:
-    """The value of an expression of decimal numbers."""
-    if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](_exact(node.left), _exact(node.right))
-    assert isinstance(node, ast.Constant), "the task has binary operations only"
-    return Fraction(str(node.value))
+    question = entry["question"]
+    [digits] = re.findall(r"maximum of (\d+) significant digits", question)
+    return str(rounded(decimal_value(question), int(digits)))
 
 
 def rounded(value: Fraction, digits: int) -> Decimal:
@@ -291,6 +305,31 @@ def family_relationships_clarified(entry: Entry) -> str:
     if person in NEUTRAL_NAMES["she"]:
         return f"{person} is female."
     return ""
+
+
+# --- figlet_font
+
+
+def figlet_font_is_sound(entry: Entry) -> bool:
+    """Some fonts draw several letters alike, or draw nothing for them."""
+    return set(entry["answer"]) <= _distinct_letters(entry["metadata"]["font"])
+
+
+@functools.lru_cache(maxsize=64)
+def _distinct_letters(font: str) -> frozenset[str]:
+    """The capital letters that look like no other capital letter in a font."""
+    render = module_of("figlet_font").pyfiglet.figlet_format
+    pictures = {letter: _without_margins(render(letter, font=font)) for letter in ascii_uppercase}
+    counts = Counter(pictures.values())
+    return frozenset(letter for letter, picture in pictures.items() if picture and counts[picture] == 1)
+
+
+def _without_margins(picture: str) -> tuple[str, ...]:
+    """The lines of a picture without blanks at either side, and without blank lines around it."""
+    lines = [line.rstrip() for line in picture.split("\n")]
+    margin = min((len(line) - len(line.lstrip()) for line in lines if line), default=0)
+    trimmed = "\n".join(line[margin:] for line in lines).strip("\n")
+    return tuple(trimmed.split("\n")) if trimmed else ()
 
 
 # --- gsm_symbolic
@@ -483,6 +522,17 @@ def maze_clarified(entry: Entry) -> str:
     return "Each step goes up, down, left or right."
 
 
+# --- needle_haystack
+
+
+def needle_haystack_is_sound(entry: Entry) -> bool:
+    """In some items, two names do exactly what the question asks for."""
+    statements, _, question = entry["question"].rpartition("\n")
+    asked = question.removeprefix("Who ").partition("?")[0]
+    names = {statement.split(maxsplit=1)[0] for statement in statements.split(". ") if statement.endswith(f" {asked}")}
+    return names == {entry["answer"]}
+
+
 # --- number_filtering
 
 
@@ -587,8 +637,8 @@ def propositional_logic_is_sound(entry: Entry) -> bool:
 def propositional_logic_clarified(entry: Entry) -> str:
     """A copy of a premise follows from the premises too, and so do many weaker statements."""
     return (
-        "Give a new statement, in fewer letters and connectives than the premises, that says all that the premises say "
-        "about its letters."
+        "Give a new statement that says all that the premises say about its letters. It must have fewer letters and "
+        "connectives than each premise, and than each selection of premises joined by ∧, from which it follows."
     )
 
 
@@ -631,10 +681,25 @@ def rearc_is_sound(entry: Entry) -> bool:
 
 def rectangle_count_clarified(entry: Entry) -> str:
     """Outlines that cross can also be taken for more and smaller rectangles. The key is the smallest number."""
-    return "If the picture can be made of several numbers of rectangles, give the smallest number."
+    return "If different numbers of rectangles could have made the picture, give the smallest of these numbers."
+
+
+# --- rubiks_cube
+
+
+def rubiks_cube_clarified(entry: Entry) -> str:
+    """Cubes with more than three layers have inner layers, for which there are several notations."""
+    if entry["metadata"]["cube_size"] <= 3:
+        return ""
+    return "`Rw` turns the two outer layers on the right, and `2R` the second layer from the right alone."
 
 
 # --- sentence_reordering
+
+
+def sentence_reordering_is_sound(entry: Entry) -> bool:
+    """The library ends a sentence at every full stop, also at that of `Mr.`, and before a closing quote."""
+    return tuple(sorted(entry["answer"].split())) in _whole_sentences()
 
 
 def sentence_reordering_corrected(entry: Entry) -> str:
@@ -650,15 +715,40 @@ def sentence_reordering_clarified(entry: Entry) -> str:
     return "Give the sentence as it stands in Project Gutenberg's edition of `In the Year 2889`."
 
 
+_SENTENCE = re.compile(r"[^.!?]+[.!?]")
+"""What the library takes for a sentence."""
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|No|vol|[A-Z])|\d)\.\Z")
+"""A full stop that may end no sentence."""
+
+
 @functools.cache
 def _sentences() -> dict[tuple[str, ...], str]:
-    """The sentences of the story, by their sorted words."""
-    text = module_of("sentence_reordering").read_data_file("in_the_year_2889.txt")
+    """The sentences of the story as the library finds them, by their sorted words."""
     found = {}
-    for sentence in re.findall(r"[^.!?]+[.!?]", text):
+    for sentence in _SENTENCE.findall(_story()):
         words = sentence.split()
         found[tuple(sorted(words))] = " ".join(words)
     return found
+
+
+@functools.cache
+def _whole_sentences() -> frozenset[tuple[str, ...]]:
+    """The sorted words of the sentences that begin with a capital letter, and end where the story ends a sentence."""
+    story = _story()
+    whole = set()
+    for found in _SENTENCE.finditer(story):
+        words = found[0].split()
+        before = story[: found.start()]
+        after = story[found.end() : found.end() + 1]
+        begins = re.match(r"[\"“'_(]?[A-ZÀ-Ý]", words[0]) is not None and not _ABBREVIATION.search(before)
+        ends = (not after or after.isspace() or after in "\"”'_)") and not _ABBREVIATION.search(found[0])
+        if begins and ends:
+            whole.add(tuple(sorted(words)))
+    return frozenset(whole)
+
+
+def _story() -> str:
+    return str(module_of("sentence_reordering").read_data_file("in_the_year_2889.txt"))
 
 
 # --- simple_geometry
@@ -667,6 +757,14 @@ def _sentences() -> dict[tuple[str, ...], str]:
 def simple_geometry_is_sound(entry: Entry) -> bool:
     """The question says that the polygon is convex. Often it is not: its last angle would have 180 degrees or more."""
     return float(entry["answer"]) < 180
+
+
+# --- sokoban
+
+
+def sokoban_clarified(entry: Entry) -> str:
+    """The question does not say what a step against a wall does, and the example alone shows the letters."""
+    return "Write the steps as the capital letters L, R, U and D. At most two steps may run into an obstacle."
 
 
 # --- string_manipulation
@@ -790,15 +888,17 @@ QUESTIONS: Mapping[str, Mending] = {
     "aiw": Mending(is_sound=aiw_is_sound, clarified=aiw_clarified),
     "basic_arithmetic": Mending(is_sound=basic_arithmetic_is_sound),
     "bf": Mending(clarified=bf_clarified),
+    "boxnet": Mending(clarified=boxnet_clarified),
     "caesar_cipher": Mending(is_sound=caesar_cipher_is_sound),
     "calendar_arithmetic": Mending(is_sound=calendar_arithmetic_is_sound, clarified=calendar_arithmetic_clarified),
     "circuit_logic": Mending(clarified=circuit_logic_clarified),
     "codeio": Mending(is_sound=codeio_is_sound),
-    "coin_flip": Mending(clarified=coin_flip_clarified),
+    "coin_flip": Mending(corrected=coin_flip_corrected, clarified=coin_flip_clarified),
     "color_cube_rotation": Mending(clarified=color_cube_rotation_clarified),
     "complex_arithmetic": Mending(is_sound=complex_arithmetic_is_sound),
     "decimal_arithmetic": Mending(corrected=decimal_arithmetic_corrected),
     "family_relationships": Mending(is_sound=family_relationships_is_sound, clarified=family_relationships_clarified),
+    "figlet_font": Mending(is_sound=figlet_font_is_sound),
     "gsm_symbolic": Mending(is_sound=gsm_symbolic_is_sound, corrected=gsm_symbolic_corrected),
     "intermediate_integration": Mending(
         corrected=intermediate_integration_corrected, clarified=intermediate_integration_clarified
@@ -811,6 +911,7 @@ QUESTIONS: Mapping[str, Mending] = {
     "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
     "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
     "maze": Mending(clarified=maze_clarified),
+    "needle_haystack": Mending(is_sound=needle_haystack_is_sound),
     "number_filtering": Mending(is_sound=number_filtering_is_sound),
     "number_sequence": Mending(is_sound=number_sequence_is_sound),
     "polynomial_equations": Mending(is_sound=polynomial_equations_is_sound),
@@ -824,8 +925,14 @@ QUESTIONS: Mapping[str, Mending] = {
     "quantum_lock": Mending(clarified=quantum_lock_clarified),
     "rearc": Mending(is_sound=rearc_is_sound),
     "rectangle_count": Mending(clarified=rectangle_count_clarified),
-    "sentence_reordering": Mending(corrected=sentence_reordering_corrected, clarified=sentence_reordering_clarified),
+    "rubiks_cube": Mending(clarified=rubiks_cube_clarified),
+    "sentence_reordering": Mending(
+        is_sound=sentence_reordering_is_sound,
+        corrected=sentence_reordering_corrected,
+        clarified=sentence_reordering_clarified,
+    ),
     "simple_geometry": Mending(is_sound=simple_geometry_is_sound),
+    "sokoban": Mending(clarified=sokoban_clarified),
     "string_manipulation": Mending(clarified=string_manipulation_clarified),
     "string_synthesis": Mending(clarified=string_synthesis_clarified),
     "syllogism": Mending(is_sound=syllogism_is_sound, clarified=syllogism_clarified),

@@ -20,35 +20,19 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from . import expressions
 from .bounded_eval import UnreadableTextError, parse
-from .markup import plain_math, plain_text, strip_markup, without_brackets, without_numbering
+from .markup import plain_text, strip_markup, without_brackets, without_numbering
 
 MAX_NUMBER_CHARS = 1_000
 MAX_LITERAL_CHARS = 50_000
 MAX_ITEMS = 20_000
-MAX_EXPONENT = 999
-"""The largest exponent of a number in scientific notation."""
 
 
 # --- numbers ---
 
-_THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?!\d)"
-"""Commas or blanks separate thousands. French and typographic notation use blanks."""
-_NUMBER = re.compile(
-    rf"(?P<sign>[-+]?) ?(?=\.?\d)(?P<whole>{_THOUSANDS}|\d*)(?:\.(?P<part>\d*))?"
-    r"(?: ?(?:e(?P<e>[-+]?\d{1,4})|[x*] ?10 ?\^ ?(?P<power>[-+]?\d{1,4})))?",
-    re.ASCII | re.IGNORECASE,
-)
-_WHOLE = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
-_FRACTION = re.compile(
-    rf"(?P<sign>-?) ?(?P<bracket>\((?P<minus>-?))?(?:(?P<top>{_WHOLE}) ?/ ?(?P<bottom>{_WHOLE})"
-    r"|\^(?P<raised>\d+)/_(?P<lowered>\d+))(?(bracket)\))",
-    re.ASCII,
-)
-_NAME = r"\A(?:([A-Za-z])(?:_?\{?\d\}?|\([A-Za-z]\))? ?)?[=≈∈] ?"
-NAME_OF_A_NUMBER = re.compile(_NAME, re.ASCII)
-NAME_OF_AN_EXPRESSION = re.compile(rf"{_NAME}(?!.*\1)", re.ASCII | re.DOTALL)
-"""A name before a value: `x =`, `x_1 =`, `f(x) =`, `≈`. An expression in `x` cannot have the name `x`."""
+_NAME = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?|\([A-Za-z]\))? ?)?(?:[=≈∈]|\\approx(?![A-Za-z])) ?", re.ASCII)
+"""A name before a value: `x =`, `x_1 =`, `f(x) =`, `≈`."""
 
 
 def number(text: str) -> Fraction:
@@ -58,17 +42,9 @@ def number(text: str) -> Fraction:
 
 def number_and_place(text: str) -> tuple[Fraction, Fraction]:
     """The number, and the value of a 1 in its last decimal place: `1.25` is (1.25, 0.01)."""
-    text = plain_number(text)
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        raise UnreadableTextError("not a number")
-    exponent = int(found["e"] or found["power"] or 0)
-    if abs(exponent) > MAX_EXPONENT:
-        raise UnreadableTextError(f"an exponent of more than {MAX_EXPONENT}")
-    whole = re.sub("[, ]", "", found["whole"])
-    decimals = found["part"] or ""
-    place = Fraction(10) ** (exponent - len(decimals))
-    return int(found["sign"] + whole + decimals) * place, place
+    if len(text) > MAX_NUMBER_CHARS:
+        raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
+    return expressions.number_and_place(expressions.value_of(text))
 
 
 def plain_number(text: str) -> str:
@@ -76,132 +52,44 @@ def plain_number(text: str) -> str:
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
-    text = NAME_OF_A_NUMBER.sub("", without_brackets(plain_math(text)))
+    text = _NAME.sub("", without_brackets(expressions.with_plain_digits(plain_text(text))))
     return without_brackets(strip_markup(text)).removeprefix("$").strip()
 
 
 def integer(text: str) -> int:
-    value = number(text)
-    if value.denominator != 1:
-        raise UnreadableTextError("not a whole number")
-    return int(value)
+    return expressions.whole_number(expressions.value_of(text))
 
 
 def fraction(text: str) -> tuple[int, int]:
-    """Read numerator and denominator, not reduced, of `3/4`, `-3/4`, `\\frac{3}{4}`, `³⁄₄` or a whole number."""
-    text = plain_number(text)
-    found = _FRACTION.fullmatch(text)
-    if found is None:
-        return integer(text), 1
-    numerator = int((found["top"] or found["raised"]).replace(",", ""))
-    denominator = int((found["bottom"] or found["lowered"]).replace(",", ""))
-    is_negative = bool(found["sign"]) != bool(found["minus"])
-    return -numerator if is_negative else numerator, denominator
+    """Read numerator and denominator, not reduced, of `3/4`, `-3/4`, `\\frac{3}{4}`, `³⁄₄` or a whole number.
+
+    The same value may follow, as in `1/8 = 0.125`.
+    """
+    return expressions.numerator_and_denominator(expressions.value_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text))))
 
 
-def is_rounded(
-    text: str,
-    exact: Fraction,
-    *,
-    finest: Fraction,
-    cut_off: bool = True,
-) -> bool:
+_SMALL_FRACTION = re.compile(r"\^(\d+)/_(\d+)", re.ASCII)
+"""A fraction of raised and lowered digits, as `plain_text` writes it."""
+
+
+def is_rounded(text: str, exact: Fraction, *, finest: Fraction) -> bool:
     """Whether the number in `text` is `exact`, or `exact` rounded at a decimal place worth at most `finest`.
 
-    Zeros at the end may be missing: if `finest` is 0.01, 4.6 stands for 4.60. With `cut_off`, digits may also be cut
-    off instead of rounded. Every digit must be right. Halves may be rounded up or down. `exact` may come from a float,
-    so its 14th digit counts as noise.
+    Zeros at the end may be missing: if `finest` is 0.01, 4.6 stands for 4.60. Every digit must be right, and the last
+    digit must be rounded and not cut off. Halves may be rounded up or down. `exact` may come from a float, so its 14th
+    digit counts as noise.
     """
     given, place = number_and_place(text)
     noise = abs(exact) / 10**13
-    error = abs(given - exact)
-    if error <= noise:
-        return True
-    place = min(place, finest)
-    if error <= place / 2 + noise:
-        return True
-    has_same_sign = given * exact >= 0
-    shortfall = abs(exact) - abs(given) + noise
-    return cut_off and has_same_sign and 0 <= shortfall < place
+    return abs(given - exact) <= max(noise, min(place, finest) / 2 + noise)
 
 
-def are_rounded(
-    given: Sequence[str],
-    right: Sequence[float],
-    *,
-    finest: Fraction,
-    cut_off: bool = True,
-) -> bool:
+def are_rounded(given: Sequence[str], right: Sequence[float], *, finest: Fraction) -> bool:
     """Whether both have the same length and `is_rounded` holds for every pair."""
     if len(given) != len(right):
         return False
     pairs = zip(given, right, strict=True)
-    return all(is_rounded(text, Fraction(exact), finest=finest, cut_off=cut_off) for text, exact in pairs)
-
-
-_UNIT_SIGNS = frozenset(" \n.,:;*_()\\")
-_DEGREE_COMMAND = re.compile(r"\^ ?\{?\\circ\}?")
-_AMOUNT = re.compile(rf"[-+]?\.?(?:{_THOUSANDS}|\d+)(?:\.\d+)?", re.ASCII)
-WORD = re.compile(r"[^\W\d_]+")
-
-
-def amount(text: str, words: frozenset[str]) -> Fraction:
-    """Read the number of `84 dollars`, `$84` or `84 \\text{ km}`.
-
-    Only `words` may surround the number. A single character in `words` may also be a sign, such as `%`.
-    """
-    plain = plain_number(text).replace("$", " ")
-    plain = _DEGREE_COMMAND.sub(" ", plain)
-    amounts = _AMOUNT.findall(plain)
-    around = _AMOUNT.sub(" ", plain, count=1).lower()
-    signs = {sign for sign in around if not sign.isalpha()}
-    is_explained = words.issuperset(WORD.findall(around)) and signs <= words | _UNIT_SIGNS
-    if len(amounts) != 1 or not is_explained:
-        raise UnreadableTextError("not one number with its unit")
-    return number(amounts[0])
-
-
-_COUNTED = frozenset(
-    {
-        "female",
-        "male",
-        "colleagues",
-        "brothers",
-        "sisters",
-        "friends",
-        "swap",
-        "swaps",
-        "bit",
-        "bits",
-        "prime",
-        "primes",
-        "numbers",
-        "cell",
-        "cells",
-        "legs",
-        "time",
-        "times",
-        "step",
-        "steps",
-        "rectangle",
-        "rectangles",
-        "minute",
-        "minutes",
-        "possible",
-        "solution",
-        "solutions",
-        "°",
-        "deg",
-        "degree",
-        "degrees",
-    }
-)
-"""Names of counted things that may follow a number. No task counts two of them, so they cannot be confused."""
-
-
-def count(answer: str) -> Fraction:
-    """Read the number of `8` or `8 legs`."""
-    return amount(answer, _COUNTED)
+    return all(is_rounded(text, Fraction(exact), finest=finest) for text, exact in pairs)
 
 
 _NUMBER_WORDS = (
@@ -243,53 +131,24 @@ def hexadecimal(answer: str) -> int:
     return int(found[1] + found[4], 16)
 
 
-_TERM_IN_BRACKETS = re.compile(r"(\A|[-+])\(([-+]?)([^-+()]+)\)(?=[-+*A-Za-z]|\Z)")
-"""Brackets around one term, which change nothing but its sign. In `2(3)` and `(3)2` they are a product."""
-_GROUPED_DIGITS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
-
-
-def sum_of_terms(text: str) -> str:
-    """A sum without blanks and brackets, with one sign between two terms: `3 + (-4*i)` is `3-4*i`.
-
-    Raises UnreadableTextError if the sum has terms without a sign between them.
-    """
-    text = without_brackets(text)
-    if re.search(r"[A-Za-z\d.] +[\d.]", text):
-        raise UnreadableTextError("two terms with no sign between them")
-    compact = "".join(text.split())
-    compact = _GROUPED_DIGITS.sub(lambda digits: digits[0].replace(",", ""), compact)
-    compact = _TERM_IN_BRACKETS.sub(_without_its_brackets, compact)
-    return compact.replace("+-", "-")
-
-
-def _without_its_brackets(found: re.Match[str]) -> str:
-    sign, inner_sign, term = found.groups()
-    is_negative = (sign == "-") != (inner_sign == "-")
-    if is_negative:
-        return f"-{term}"
-    return f"+{term}" if sign or inner_sign else term
-
-
-_SIZE = r"\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
-_REAL = rf"[-+]?{_SIZE}"
-_IMAGINARY = rf"[-+]?(?:(?:{_SIZE}\*?)?i|i\*?{_SIZE})"
-_COMPLEX = re.compile(
-    rf"(?!\Z)(?P<real>{_REAL})?(?P<imaginary>(?(real)(?=[-+]))(?:{_IMAGINARY}))?",
-    re.ASCII,
-)
-_IMAGINARY_FIRST = re.compile(rf"(?P<imaginary>{_IMAGINARY})(?P<real>(?=[-+]){_REAL})", re.ASCII)
-
-
 def complex_number(answer: str) -> tuple[Fraction, Fraction]:
     """Read the real and the imaginary part of `3 - 4i`, `(3 - 4j)`, `-4i + 3`, `3` or `-4i`."""
-    plain = sum_of_terms(plain_number(answer)).lower().replace("j", "i")
-    found = _COMPLEX.fullmatch(plain) or _IMAGINARY_FIRST.fullmatch(plain)
-    if found is None:
-        raise UnreadableTextError("not a complex number")
-    imaginary = re.sub("[*i]", "", found["imaginary"] or "0")
-    if imaginary in ("", "+", "-"):
-        imaginary += "1"
-    return Fraction(found["real"] or 0), Fraction(imaginary)
+    parts: dict[bool, Fraction] = {}
+    for monomial, coefficient in expressions.terms_of(expressions.value_of(answer)).items():
+        is_imaginary = monomial in _IMAGINARY_UNITS
+        if (monomial and not is_imaginary) or is_imaginary in parts:
+            raise UnreadableTextError("not a complex number")
+        parts[is_imaginary] = coefficient
+    return parts.get(False, Fraction(0)), parts.get(True, Fraction(0))
+
+
+_IMAGINARY_UNITS = tuple(((name, 1),) for name in "ijIJ")
+
+
+def polynomial(answer: str) -> dict[expressions.Monomial, Fraction]:
+    """The coefficient of each monomial of an expanded polynomial with collected terms."""
+    coefficients = expressions.terms_of(expressions.value_of(answer))
+    return {monomial: coefficient for monomial, coefficient in coefficients.items() if coefficient}
 
 
 # --- words and lists ---
@@ -319,7 +178,8 @@ def number_or_word(answer: str) -> Fraction | str:
 
 
 _SEPARATORS = re.compile(r"(?:[\s,;|&、]|→|->|=>)+")
-_BULLETS = frozenset("-*•·◦▪")
+_BULLET = re.compile(r"(?m)^[ \t]*[-*•·◦▪][ \t]+(?=\S)")
+_SPACED_MINUS = re.compile(r"(?<![\w.)])- +(?=[\d.])")
 
 
 def items(answer: str) -> tuple[str, ...]:
@@ -327,23 +187,38 @@ def items(answer: str) -> tuple[str, ...]:
 
     Raises UnreadableTextError for an empty text. The empty list is `[]`.
     """
+    return _separated(_without_list_marks(answer))
+
+
+def numbers(answer: str) -> tuple[Fraction, ...]:
+    """The numbers of a list. In `[29, - 67]`, the second number is -67."""
+    text = _without_list_marks(answer)
+    return tuple(map(_cell, _separated(_SPACED_MINUS.sub("-", text))))
+
+
+def _without_list_marks(answer: str) -> str:
+    """The text of a list without the brackets around it, and without numbers or bullets before its lines."""
     plain = plain_text(answer)
     if not plain:
         raise UnreadableTextError("an empty text")
     for _ in range(2):
         if plain[:1] + plain[-1:] in ("[]", "()", "{}"):
             plain = plain[1:-1].strip()
-            if not plain:
-                return ()
     plain = without_numbering(plain)
-    words = [word for word in _SEPARATORS.split(plain) if word and word not in _BULLETS]
-    if not 0 < len(words) <= MAX_ITEMS:
-        raise UnreadableTextError(f"expected 1 to {MAX_ITEMS} items, got {len(words)}")
+    lines = list(filter(str.strip, plain.split("\n")))
+    # On a single line, a bullet would look like a minus sign.
+    if len(lines) > 1 and all(map(_BULLET.match, lines)):
+        plain = _BULLET.sub("", plain)
+    return plain
+
+
+def _separated(text: str) -> tuple[str, ...]:
+    words = [word for word in _SEPARATORS.split(text) if word]
+    if text and not words:
+        raise UnreadableTextError("a list of separators only")
+    if len(words) > MAX_ITEMS:
+        raise UnreadableTextError(f"expected at most {MAX_ITEMS} items, got {len(words)}")
     return tuple(map(strip_markup, words))
-
-
-def numbers(answer: str) -> tuple[Fraction, ...]:
-    return tuple(map(_cell, items(answer)))
 
 
 _PLAIN_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?", re.ASCII)
@@ -404,9 +279,12 @@ def picture(answer: str) -> tuple[str, ...]:
     return tuple(map("".join, grid(lines)))
 
 
-def literal(answer: str) -> Any:
-    """The value of JSON, or of a Python literal that JSON could express. Keys of JSON must be unique."""
-    plain = strip_markup(answer)
+def literal(answer: str, *, has_markup: bool = True) -> Any:
+    """The value of JSON, or of a Python literal that JSON could express. Keys of JSON must be unique.
+
+    Without `has_markup`, quotes around the text are those of a JSON string.
+    """
+    plain = strip_markup(answer) if has_markup else answer.strip()
     try:
         value = json.loads(plain, object_pairs_hook=_with_unique_keys)
     except (json.JSONDecodeError, RecursionError):
@@ -450,11 +328,11 @@ def partitions(answer: str) -> Counter[Any]:
     return Counter(map(tuple, strings(answer)))
 
 
-# --- durations, roles, polynomials ---
+# --- durations and roles ---
 
 _CLOCK = r"(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?"
 _DURATION = re.compile(
-    rf"(?!\Z)(?:(-?\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
+    rf"(?!\Z)(?:(-?(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,6}})) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
     re.ASCII | re.I,
 )
 
@@ -471,7 +349,7 @@ def duration(answer: str) -> Fraction:
     found = _DURATION.fullmatch(plain)
     if found is None:
         raise UnreadableTextError("not a duration")
-    days, hours, minutes, seconds = (Fraction(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (Fraction((part or "0").replace(",", "")) for part in found.groups())
     if max(minutes, seconds) >= 60 or (found[1] and hours >= 24):
         raise UnreadableTextError("expected less than 60 minutes and seconds, and less than 24 hours beside days")
     return seconds + 60 * (minutes + 60 * (hours + 24 * days))
@@ -493,34 +371,3 @@ def roles(answer: str) -> dict[str, str]:
     if len(words) != 2 * len(role_by_name):
         raise UnreadableTextError("not one role for each name")
     return role_by_name
-
-
-_TERM = re.compile(r"([-+]?)(?=[A-Za-z\d])(\d{0,400})((?:\*?[A-Za-z](?:\^\d{1,3})?){0,8})", re.ASCII)
-_FACTOR = re.compile(r"([A-Za-z])(?:\^(\d{1,3}))?")
-Monomial = tuple[tuple[str, int], ...]
-"""The variables of a term with their powers, sorted: x*y**2 is (("x", 1), ("y", 2))."""
-
-
-def polynomial(answer: str) -> dict[Monomial, int]:
-    """The coefficient of each monomial of an expanded polynomial with collected terms."""
-    coefficients: dict[Monomial, int] = {}
-    compact = sum_of_terms(NAME_OF_AN_EXPRESSION.sub("", without_brackets(plain_math(answer))))
-    for term in filter(None, re.split(r"(?=[-+])", compact)):
-        monomial, coefficient = _term(term)
-        if monomial in coefficients:
-            raise UnreadableTextError("like terms are not collected")
-        coefficients[monomial] = coefficient
-    return {monomial: coefficient for monomial, coefficient in coefficients.items() if coefficient}
-
-
-def _term(text: str) -> tuple[Monomial, int]:
-    found = _TERM.fullmatch(text)
-    if found is None:
-        raise UnreadableTextError("not a term of a polynomial")
-    sign, digits, variables = found.groups()
-    powers: Counter[str] = Counter()
-    for name, exponent in _FACTOR.findall(variables):
-        powers[name] += int(exponent or 1)
-    # The plus drops variables whose power is 0.
-    monomial = tuple(sorted((+powers).items()))
-    return monomial, int(sign + (digits or "1"))

@@ -23,9 +23,10 @@ from typing import Any
 
 from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
 from .entries import Entry, module_of, rules_of
+from .expressions import in_python, value_of
 from .logic import is_conclusion, joined_premises
-from .markup import plain_math, plain_text, strip_markup
-from .readers import NAME_OF_AN_EXPRESSION, items, literal, number_grid, picture
+from .markup import plain_text, strip_markup, without_brackets
+from .readers import items, literal, number_grid, picture
 
 # --- moves ---
 
@@ -55,29 +56,49 @@ def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
     return moves
 
 
-_SQUARE = r"\[ ?[1-9]?\d\.5, ?[1-9]?\d\.5 ?\]"
-_BOX_ORDER = re.compile(rf"Agent{_SQUARE}: ?move\(box_\w+, ?(?:square{_SQUARE}|target_\w+)\)", re.ASCII)
+_SQUARE = r"\[ ?([1-9]?\d\.5), ?([1-9]?\d\.5) ?\]"
+_BOX_ORDER = re.compile(
+    rf"Agent{_SQUARE}: ?move\((box_(\w+)), ?(?:square{_SQUARE}|(target_\w+))\)",
+    re.ASCII,
+)
 
 
 def boxnet(entry: Entry, answer: str) -> bool:
-    """In each step an agent gets at most one order. Every order moves an existing box. In the end no box remains."""
-    carry_out = module_of("boxnet").action_from_response
-    squares = entry["metadata"]["initial_state"]
+    """In each step an agent gets at most one order. Every order moves an existing box. In the end no box remains.
+
+    All orders of a step start from the same squares, so their order does not matter.
+    """
+    squares = {square: Counter(things) for square, things in entry["metadata"]["initial_state"].items()}
     for step in literal(answer):
-        agents = {agent.replace(" ", "") for agent in step}
+        moved = []
+        agents = set()
+        for agent, order in step.items():
+            found = _BOX_ORDER.fullmatch(f"{agent}:{order}")
+            if found is None:
+                return False
+            x, y, box, colour, new_x, new_y, target = found.groups()
+            square = f"{x}_{y}"
+            agents.add(square)
+            if not squares.get(square, Counter())[box]:
+                return False
+            if target is None:
+                distance = abs(float(x) - float(new_x)) + abs(float(y) - float(new_y))
+                if distance != 1 or f"{new_x}_{new_y}" not in squares:
+                    return False
+                moved.append((square, box, f"{new_x}_{new_y}"))
+            elif target == f"target_{colour}" and squares[square][target]:
+                moved.append((square, box, ""))
+            else:
+                return False
         if len(agents) != len(step):
             return False
-        for agent, order in step.items():
-            if not _BOX_ORDER.fullmatch(f"{agent}:{order}"):
-                return False
-            order_with_blanks = order.replace(", ", ",").replace(",", ", ")
-            before = squares
-            squares = carry_out(before, [{agent: order_with_blanks}])
-            # An impossible order changes nothing.
-            if squares == before:
-                return False
-    things = itertools.chain(*squares.values())
-    return not any(thing.startswith("box_") for thing in things)
+        for square, box, new_square in moved:
+            squares[square][box] -= 1
+            if new_square:
+                squares[new_square][box] += 1
+            else:
+                squares[square][f"target_{box.removeprefix('box_')}"] -= 1
+    return not any(count for things in squares.values() for thing, count in things.items() if thing.startswith("box_"))
 
 
 _JUG_MOVE = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|into)\s?(?:jug )?(?!\3)([A-Z]))\b"
@@ -108,7 +129,9 @@ def knight_swap(entry: Entry, answer: str) -> bool:
         return False
     pieces = dict(metadata["pieces"])
     turn = metadata["start_turn"]
-    for colour, start, end in _moves(answer, _KNIGHT_MOVE):
+    # The question asks whether it is possible, so a right answer may begin with `Yes`.
+    moves = re.sub(r"\Ayes\b[.,:;!]?\s*", "", plain_text(answer), flags=re.IGNORECASE)
+    for colour, start, end in _moves(moves, _KNIGHT_MOVE):
         source = start.upper()
         target = end.upper()
         is_own_piece = pieces[source] == turn and colour.lower() == turn.lower()
@@ -131,7 +154,8 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
 
 MAX_TURNS = 2_000
 """Answers with more turns are wrong. The algorithm of reasoning-gym needs about 150."""
-_TURN = r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)"
+_TURN = r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)(?!\w)"
+"""A single turn, because the question forbids to write `U2` for `U U`."""
 
 
 def rubiks_cube(entry: Entry, answer: str) -> bool:
@@ -146,10 +170,7 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
     turns = _moves(plain, _TURN)
     if len(turns) > MAX_TURNS:
         return False
-    sequence = []
-    for turn, times in turns:
-        face = turn[0].upper() + turn[1:]
-        sequence += [face] * int(times or "1")
+    sequence = [turn[0].upper() + turn[1:] for (turn,) in turns]
     cube = Cube(metadata["cube_size"])
     cube.rotate(metadata["scramble_moves"])
     try:
@@ -246,11 +267,16 @@ def rules_of_word_ladder() -> Any:
     return rules
 
 
+_PLAYER = re.compile(r"\A(?:BLACK )?(?:PLAYS? |MOVES? )?(?:AT |TO |ON )?(?=\S)")
+"""What may stand before the place, as in `Black plays D4`."""
+
+
 def tsumego(entry: Entry, answer: str) -> bool:
     """The move captures a white stone. If the question asks for as many as possible, no move captures more."""
     board = tuple(map(tuple, entry["metadata"]["board"]))
     size = len(board)
-    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", plain_text(answer).upper(), re.ASCII)
+    plain = _PLAYER.sub("", plain_text(answer).upper())
+    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", without_brackets(plain), re.ASCII)
     if found is None:
         raise UnreadableTextError("expected a place on the board, such as D4")
     row = size - int(found[2])
@@ -365,9 +391,6 @@ def palindrome_generation(entry: Entry, answer: str) -> bool:
 # --- expressions ---
 
 
-_ROUND_BRACKETS = str.maketrans("[]{}", "()()")
-
-
 def _makes(
     answer: str,
     target: int,
@@ -378,8 +401,7 @@ def _makes(
 
     `also` are operators that are allowed in addition to the operators of `evaluate`.
     """
-    plain = plain_math(answer).replace("^", "**").translate(_ROUND_BRACKETS)
-    value, used = evaluate(plain, *also)
+    value, used = evaluate(in_python(value_of(answer)), *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
@@ -392,37 +414,7 @@ def puzzle24(entry: Entry, answer: str) -> bool:
     return _makes(answer, 24, entry["metadata"]["numbers"])
 
 
-_SIGNS = {
-    r"\\((?:arc)?(?:sin|cos|tan)|exp|log|ln|sqrt)(?![A-Za-z])": r" \1",
-    # Fractions are divided with ÷, because the end of their denominators is certain.
-    r"(?<![/^])\\[cdt]?frac\{((?:[^{}]|\{[^{}]*\})*)\}\{": r"(\1)÷(",
-    r"[\[{]": "(",
-    r"[\]}]": ")",
-    r"(?<!\d)(?<!\d )\((\d+)/(\d+)\)": r"(\1÷\2)",
-    r"\b(ln|log) ?\|([^|]+)\|": r"\1(\2)",
-    r"\be(?= ?\^)": "E",
-    " +": " ",
-    r" ?([-+*/÷^,]) ?|(?<=\() | (?=\))|(?<=[a-z]{2}) (?=\()": r"\1",
-    # Factors without a sign between them: a coefficient, a bracket, and words that a blank separates.
-    r"(?<![\w.^/])\d+(?:\.\d+)?(?=[A-Za-z(])|\)(?=[A-Za-z(])": r"\g<0>@",
-    r"(?<=[\w)]) (?=[A-Za-z(])": "@",
-}
-
-
-def _with_signs(text: str) -> str:
-    r"""The expression in Python's notation: `\frac{1}{2} x \sin(x)` as `(1/2)*x*sin(x)`.
-
-    Raises UnreadableTextError for a product without a sign after a division, because `1/2x` has two meanings.
-    """
-    for notation, sign in _SIGNS.items():
-        text = re.sub(notation, sign, text)
-    before_last, _, _ = text.rpartition("@")
-    if re.search(r"/\w*\(", before_last) or re.search("/[^-+/@]*@", text):
-        raise UnreadableTextError("a product without a sign after a division")
-    return text.replace("@", "*").replace("÷", "/").replace("^", "**")
-
-
-_CONSTANT = re.compile(r"[A-Za-z](?:_?\d)?|const|constant")
+_CONSTANT = re.compile(r"[A-Za-z]\d?|const|constant")
 
 
 def integration(entry: Entry, answer: str) -> bool:
@@ -430,17 +422,13 @@ def integration(entry: Entry, answer: str) -> bool:
     import sympy
 
     metadata = entry["metadata"]
-    plain = NAME_OF_AN_EXPRESSION.sub("", plain_math(answer))
-    if not plain.isascii() or "#" in plain or "!" in plain:
-        raise UnreadableTextError("a comment, a factorial, or letters that look like others")
-    plain = re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", _with_signs(plain))
-    antiderivative = sympy.sympify(evaluate_symbolic(plain))
+    antiderivative = sympy.sympify(evaluate_symbolic(in_python(value_of(answer))))
     integrand = sympy.sympify(evaluate_symbolic(metadata["integrand"]))
     if antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan):
         return False
     variable = sympy.Symbol(metadata["variable"])
     constants = {symbol.name for symbol in antiderivative.free_symbols - {variable}}
-    if variable.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
+    if len(constants) > 1 or variable.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
         return False
     difference = sympy.diff(antiderivative, variable) - integrand
     is_zero = _is_zero_at_points(difference, variable, random.Random(answer))

@@ -22,6 +22,9 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +32,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..verification.questions import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, is_sound, mended
+from ..verification.questions import NOT_REPRODUCED, RUNS_PROGRAMS, asks_for_input, is_sound, mended, program_of
 from . import confinement
 from .datasets import DatasetCache, is_reseeded
 from .protocol import Imports, UnreadableMessageError, open_channel
@@ -133,13 +136,50 @@ def _make(job: ItemJob, datasets: DatasetCache) -> Any:
     else:
         dataset = library.create_dataset(job.task, **config)
     item = dataset[0]
-    if job.task == RUNS_PROGRAMS:
-        # Some programs draw from the shared random generators. With another seed, they give another item. The same
-        # dataset makes both items, because building it takes a hundred times as long as making an item.
-        _forget_earlier_items(job.seed + 1)
-        if repr(dataset[0]) != repr(item):
-            item["metadata"][DIFFERS_NEXT_TIME] = True
+    if job.task == RUNS_PROGRAMS and not _is_reproduced(item):
+        item["metadata"][NOT_REPRODUCED] = True
     return item
+
+
+RERUN_S = 10.0
+"""A program of codeio that takes longer when it runs again is not reproduced."""
+
+_RERUN = """
+import io, json, os, pickle, sys
+from random import Random
+results = os.fdopen(os.dup(1), "w")
+sys.stdout = sys.stderr = io.StringIO()
+program, inputs = pickle.load(sys.stdin.buffer)
+names = {"Random": Random}
+exec(program, names, names)
+results.write(json.dumps(names["main_solution"](**inputs)))
+results.flush()
+"""
+
+
+def _is_reproduced(item: Mapping[str, Any]) -> bool:
+    """Whether the program gives the key again on the input that the question shows: in another process, in another
+    folder, and with another seed for the hashes of texts, which decides the order of a set.
+    """
+    inputs = item["metadata"]["input_data"]
+    # A generator of inputs that has failed leaves none. Items that ask for an input are refused anyway.
+    if not inputs or asks_for_input(item["question"]):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = subprocess.run(
+                [sys.executable, "-c", _RERUN],
+                input=pickle.dumps((program_of(item["question"]), inputs)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=folder,
+                env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+                timeout=RERUN_S,
+                check=False,
+            )
+        except (subprocess.TimeoutExpired, pickle.PicklingError, TypeError, AttributeError):
+            return False
+    return run.returncode == 0 and run.stdout.decode("utf-8", "replace") == item["answer"]
 
 
 def _forget_earlier_items(seed: int) -> None:

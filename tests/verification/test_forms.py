@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.forms import FORMS, READERS
+from reasoning_gym_environment.verification.forms import EXACT_TASKS, FORMS, READERS
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.markup import MAX_CHARS, strip_markup
 from reasoning_gym_environment.verification.questions import is_sound
@@ -60,6 +60,8 @@ WRAPPED = (
     *("### {}", "## Answer\n\n{}", "<b>{}</b>", "<pre>\n{}\n</pre>"),
     *("**Answer:** {}", "The final answer is {}.", "The answer is: **{}**"),
 )
+ENCLOSED = WRAPPED[: WRAPPED.index("**\\boxed{{{}}}**")]
+"""The notations that enclose an answer, and add no word and no full stop."""
 QUOTED = ('"{}"', "'{}'", "“{}”")
 MARKS = {
     **{"**{}**": "**", "${}$": "$", "$\\boxed{{{}}}$": "$", "$\\displaystyle {}$": "$"},
@@ -68,10 +70,14 @@ MARKS = {
 """A mark that the answer itself begins or ends with cannot be told from the one around it."""
 
 
+ASK_FOR_EXACT_TEXT = EXACT_TASKS | {"emoji_mystery"}
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_decoration_and_line_ends_change_nothing(task: str) -> None:
     for entry, answer in solved(task):
-        patterns = [pattern for pattern in (*WRAPPED, *QUOTED) if MARKS.get(pattern, "\0") not in answer]
+        notations = ENCLOSED if task in ASK_FOR_EXACT_TEXT else WRAPPED
+        patterns = [pattern for pattern in (*notations, *QUOTED) if MARKS.get(pattern, "\0") not in answer]
         written = [pattern.format(answer) for pattern in patterns]
         written += [answer.replace("\n", "\r\n"), answer.replace("\n", "  \n") + "  "]
         written.append(json.dumps({"answer": answer}))

@@ -100,7 +100,7 @@ CLARIFIED = {
     "pool_matrix": "beyond the right or the lower edge",
     "power_function": "means (",
     "quantum_lock": "can only be pressed while",
-    "rectangle_count": "give the smallest number",
+    "rectangle_count": "give the smallest of these numbers",
     "sentence_reordering": "In the Year 2889",
     "string_manipulation": "the middle character is",
     "string_synthesis": "begin again with rule 1",

@@ -23,7 +23,7 @@ from reasoning_gym_environment.errors import (
     NoRightAnswerError,
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.questions import DIFFERS_NEXT_TIME, is_sound
+from reasoning_gym_environment.verification.questions import NOT_REPRODUCED, is_sound
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -82,7 +82,7 @@ async def test_items_are_those_that_reasoning_gym_makes_whatever_the_hash_seed_h
 
 async def test_an_item_whose_program_gives_something_else_each_time_says_so(generator: ProcessGenerator) -> None:
     drawn, known = [await generator.generate("codeio", seed, {}) for seed in (26, 1)]
-    assert drawn["metadata"][DIFFERS_NEXT_TIME] and DIFFERS_NEXT_TIME not in known["metadata"]
+    assert drawn["metadata"][NOT_REPRODUCED] and NOT_REPRODUCED not in known["metadata"]
     assert not is_sound("codeio", drawn) and is_sound("codeio", known)
     assert drawn == await generator.generate("codeio", 26, {}), "it is the same item each time all the same"
     with pytest.raises(NoRightAnswerError, match="codeio with seed 26: no answer to it is right"):
