@@ -766,46 +766,36 @@ def _simple_rules(terms: Sequence[int]) -> Iterator[int]:
 
 def _affine_rules(terms: Sequence[int]) -> Iterator[int]:
     """Each term is a small multiple of the term before it, or its half, and a constant."""
-    factors = [Fraction(number) for number in range(-5, 6)]
-    factors += [Fraction(1, 2), Fraction(1, 3), Fraction(-1, 2)]
+    return _linear_rules(terms, [*range(-5, 6), Fraction(1, 2), Fraction(1, 3), Fraction(-1, 2)], 1, None)
+
+
+def _two_term_rules(terms: Sequence[int]) -> Iterator[int]:
+    """Each term is the sum of small multiples, or halves, of the two terms before it, and a small constant."""
+    return _linear_rules(terms, [*range(-3, 4), Fraction(1, 2), Fraction(-1, 2)], 2, 3)
+
+
+def _linear_rules(
+    terms: Sequence[int], factors: Sequence[Fraction], order: int, largest_constant: int | None
+) -> Iterator[int]:
+    """Each term is a constant and the sum of multiples, rounded down, of the `order` terms before it."""
     if len(terms) < 5:
         return
-    for factor in factors:
-        constant = terms[1] - math.floor(factor * terms[0])
+    for chosen in itertools.product(factors, repeat=order):
 
-        def predict(a: int, factor: Fraction = factor, constant: int = constant) -> int:
-            return math.floor(factor * a) + constant
+        def total(*before: int, chosen: Sequence[Fraction] = chosen) -> int:
+            return sum(math.floor(factor * term) for factor, term in zip(chosen, before, strict=True))
 
-        if _fits(terms, 1, predict):
-            yield predict(terms[-1])
+        constant = terms[order] - total(*terms[:order])
+        if (order > 1 and chosen[0] == 0) or (largest_constant is not None and abs(constant) > largest_constant):
+            continue
+        if _fits(terms, order, lambda *before, total=total, constant=constant: total(*before) + constant):
+            yield total(*terms[-order:]) + constant
 
 
 def _last_terms(terms: Sequence[int]) -> Iterator[int]:
     """The last terms are equal."""
     if len(terms) >= 6 and len(set(terms[-4:])) == 1:
         yield terms[-1]
-
-
-def _two_term_rules(terms: Sequence[int]) -> Iterator[int]:
-    """Each term is the sum of small multiples, or halves, of the two terms before it, and a small constant."""
-    if len(terms) < 5:
-        return
-    factors = [Fraction(number) for number in range(-3, 4)]
-    factors += [Fraction(1, 2), Fraction(-1, 2)]
-    for first, second in itertools.product(factors, factors):
-        if first == 0:
-            continue
-        constant = terms[2] - math.floor(first * terms[0]) - math.floor(second * terms[1])
-        if abs(constant) > 3:
-            continue
-
-        def predict(
-            a: int, b: int, first: Fraction = first, second: Fraction = second, constant: int = constant
-        ) -> int:
-            return math.floor(first * a) + math.floor(second * b) + constant
-
-        if _fits(terms, 2, predict):
-            yield predict(terms[-2], terms[-1])
 
 
 # --- algebra

@@ -451,28 +451,32 @@ def holds(statement: Sequence[str | None], world: Iterable[Mapping[str, bool]]) 
     return any(among)
 
 
-def parse_formula(text: str) -> Truth:
-    """A formula of `∨ ∧ → ↔ ¬`, with all its parentheses."""
-    tokens = re.findall(r"[()∨∧→↔¬]|\w+", text)
+Worlds: TypeAlias = frozenset[int]
+"""The worlds in which a formula is true. A letter is true in the worlds whose number has the bit of the letter."""
 
-    def formula() -> Truth:
+
+def worlds_of(text: str, letters: Sequence[str]) -> Worlds:
+    """Where a formula of `∨ ∧ → ↔ ¬`, with all its parentheses, is true."""
+    tokens = re.findall(r"[()∨∧→↔¬]|\w+", text)
+    everywhere = frozenset(range(2 ** len(letters)))
+
+    def formula() -> Worlds:
         token = tokens.pop(0)
         if token == "¬":
-            denied = formula()
-            return lambda world: not denied(world)
+            return everywhere - formula()
         if token != "(":
-            return lambda world: world[token]
+            return frozenset(world for world in everywhere if world >> letters.index(token) & 1)
         left = formula()
         connective = tokens.pop(0)
         right = formula()
         tokens.pop(0)
-        if connective == "∧":
-            return lambda world: left(world) and right(world)
-        if connective == "∨":
-            return lambda world: left(world) or right(world)
-        if connective == "→":
-            return lambda world: not left(world) or right(world)
-        return lambda world: left(world) == right(world)
+        results = {
+            "∧": left & right,
+            "∨": left | right,
+            "→": everywhere - left | right,
+            "↔": everywhere - (left ^ right),
+        }
+        return results[connective]
 
     return formula()
 
@@ -483,23 +487,18 @@ def propositional_logic(question: str) -> Solution:
     The solver gives literals that follow, and clauses of two of them that say all that follows about their letters.
     """
     premises = re.findall(r"^\.?\d+\. (.*)$", question, re.M)
-    variables = sorted(set(re.findall(r"[A-Z]", " ".join(premises))))
-    formulas = [parse_formula(premise) for premise in premises]
-    worlds = []
-    for truths in itertools.product((False, True), repeat=len(variables)):
-        world = dict(zip(variables, truths, strict=True))
-        if all(formula(world) for formula in formulas):
-            worlds.append(world)
-    if not worlds:
+    letters = sorted(set(re.findall(r"[A-Z]", " ".join(premises))))
+    possible = frozenset.intersection(*(worlds_of(premise, letters) for premise in premises))
+    if not possible:
         return undecided("the premises contradict each other, so that everything follows")
-    literals = [*variables, *(f"¬{variable}" for variable in variables)]
-    answers = [literal for literal in literals if all(map(parse_formula(literal), worlds))]
-    for first, second in itertools.combinations(literals, 2):
-        clause = f"({first} ∨ {second})"
-        truths_of = [parse_formula(first), parse_formula(second)]
-        possible = {tuple(truth(world) for truth in truths_of) for world in worlds}
-        if second != f"¬{first}" and possible == {(False, True), (True, False), (True, True)}:
-            answers.append(clause)
+    literals = {literal: worlds_of(literal, letters) for name in letters for literal in (name, f"¬{name}")}
+    answers = [literal for literal in sorted(literals) if possible <= literals[literal]]
+    for first, second in itertools.combinations(sorted(literals), 2):
+        only_first = possible & literals[first] - literals[second]
+        only_second = possible & literals[second] - literals[first]
+        both = possible & literals[first] & literals[second]
+        if only_first and only_second and both and possible <= literals[first] | literals[second]:
+            answers.append(f"({first} ∨ {second})")
     # A premise follows from itself, but repeating it in any form is not a conclusion.
     answers = [answer for answer in answers if not any(say_the_same(answer, premise) for premise in premises)]
     if not answers:
@@ -512,10 +511,7 @@ def say_the_same(first: str, second: str) -> bool:
     letters = sorted(set(re.findall("[A-Z]", first)))
     if letters != sorted(set(re.findall("[A-Z]", second))):
         return False
-    worlds = [
-        dict(zip(letters, truths, strict=True)) for truths in itertools.product((False, True), repeat=len(letters))
-    ]
-    return all(parse_formula(first)(world) == parse_formula(second)(world) for world in worlds)
+    return worlds_of(first, letters) == worlds_of(second, letters)
 
 
 def is_prime(number: int) -> bool:
@@ -874,7 +870,7 @@ def graph_color(question: str) -> Solution:
 def boxnet(question: str) -> Solution:
     """`You are a central planner tasked with directing agents in a grid-like field to move colored boxes ...`
 
-    The plan moves one box a step, always the box that is nearest to a free target of its colour.
+    The plan moves one box a step, each to the first free target of its colour.
     """
     boxes: list[tuple[str, Cell]] = []
     targets: list[tuple[str, Cell]] = []
@@ -887,16 +883,10 @@ def boxnet(question: str) -> Solution:
     def named(cell: Cell) -> str:
         return f"[{cell[0] + 0.5}, {cell[1] + 0.5}]"
 
-    def distance(pair: tuple[tuple[str, Cell], tuple[str, Cell]]) -> int:
-        (_, source), (_, target) = pair
-        return abs(source[0] - target[0]) + abs(source[1] - target[1])
-
-    while boxes:
-        pairs = [(box, target) for box, target in itertools.product(boxes, targets) if box[0] == target[0]]
-        if not pairs:
+    for colour, cell in boxes:
+        target = next((target for target in targets if target[0] == colour), None)
+        if target is None:
             return undecided("there are more boxes than targets of their colour")
-        box, target = min(pairs, key=distance)
-        colour, cell = box
         while cell != target[1]:
             axis = 0 if cell[0] != target[1][0] else 1
             further = list(cell)
@@ -905,7 +895,6 @@ def boxnet(question: str) -> Solution:
             plan.append({f"Agent{named(cell)}": f"move(box_{colour}, square{named(following)})"})
             cell = following
         plan.append({f"Agent{named(cell)}": f"move(box_{colour}, target_{colour})"})
-        boxes.remove(box)
         targets.remove(target)
     return Solution([json.dumps(plan)])
 
