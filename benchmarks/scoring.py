@@ -81,7 +81,7 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
     }
 
 
-async def measure_shared(groups: Sequence[Group], rounds: int = 3) -> list[dict[str, float]]:
+async def measure_shared(groups: Sequence[Group], rounds: int) -> list[dict[str, float]]:
     """Processor milliseconds per answer, of this process and one worker, in turn.
 
     There are four measurements: without a fork; in groups of 8; calls with one answer each, in order; and such calls in
@@ -160,13 +160,14 @@ async def measure_equality(grader: SandboxGrader, groups: Sequence[Group]) -> di
 
 async def main() -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one item of each task instead of three")
+    parser.add_argument("--quick", action="store_true", help="one item of each task, and one round, instead of three")
     tasks = sorted(set(library.registry()) - {"composite"})
-    groups = [honest_group(task, seed) for seed in range(1 if parser.parse_args().quick else 3) for task in tasks]
+    rounds = 1 if parser.parse_args().quick else 3
+    groups = [honest_group(task, seed) for seed in range(rounds) for task in tasks]
     report: dict[str, Any] = {"cores": os.cpu_count(), "groups": len(groups)}
     for num_workers in (1, 2):
         report[f"workers_{num_workers}"] = await measure_costs(groups, num_workers)
-    report["processor_ms_per_answer"] = await measure_shared(groups[: len(tasks)])
+    report["processor_ms_per_answer"] = await measure_shared(groups[: len(tasks)], rounds)
     grader = SandboxGrader(num_workers=2)
     await grader.start()
     report["layers"] = grader.describe()
