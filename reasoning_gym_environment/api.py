@@ -161,10 +161,14 @@ class Tasks:
         """
         return self._thread.run(self._make(task, seed, config))
 
-    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
+    async def _make(
+        self, task: str, seed: int, config: TaskConfig, *, needs_right_answer: bool = False
+    ) -> PromptedProblem:
+        """Raises NoRightAnswerError if the answer is needed, and strict verification finds no right answer."""
         typed = config_from_json(task, config)
         is_strict = self.settings.verification == "strict"
-        entry = await self._runtime.generator.generate(task, seed, typed, mends=is_strict)
+        refuses = is_strict and needs_right_answer
+        entry = await self._runtime.generator.generate(task, seed, typed, mends=is_strict, refuses=refuses)
         return replace(_of_item(self.settings, task, entry, typed), seed=seed)
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:

@@ -27,6 +27,10 @@ CORRECT_THRESHOLD = 0.5
 """A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""
 
 
+LIBRARY_QUESTION = "library_question"
+"""Key of an entry whose question was clarified: the question as reasoning-gym wrote it."""
+
+
 class AnswerFormat(StrEnum):
     """The form in which the prompt asks for the answer; scoring/extraction.py reads it."""
 
@@ -40,8 +44,9 @@ class Problem:
     """One generated item, and everything needed to generate it again.
 
     `config` is the reasoning-gym config without `seed` and `size`: with `seed` it is the whole recipe,
-    `create_dataset(task, seed=seed, size=1, **config)[0] == entry`. `entry` is the item exactly as
-    reasoning-gym returned it (`question`, `answer`, `metadata`); it must not be changed. `level` and
+    `create_dataset(task, seed=seed, size=1, **config)[0] == entry`. `entry` is the item as
+    reasoning-gym returned it (`question`, `answer`, `metadata`); it must not be changed. Strict verification may have
+    corrected its answer and clarified its question (verification/questions.py). `level` and
     `complexity` (0 easiest, 1 hardest) are None when reasoning-gym's own defaults were used. `answer_format` is the
     form in which the prompt asks for the answer.
     """
@@ -60,6 +65,11 @@ class Problem:
     @cached_property
     def question(self) -> str:
         return str(self.entry["question"])
+
+    @cached_property
+    def library_question(self) -> str:
+        """The question as reasoning-gym wrote it, by which the question is held out and named under all settings."""
+        return str(self.entry.get(LIBRARY_QUESTION, self.question))
 
     @cached_property
     def is_of_stream(self) -> bool:

@@ -205,7 +205,7 @@ class Runtime:
         excluded = ExcludedQuestions()
         if isinstance(settings.eval_complexity, str):
             for problem in await self.held_out(settings):
-                excluded.add(problem.question)
+                excluded.add(problem.library_question)
         return excluded
 
     def metrics(self) -> dict[str, float]:

@@ -64,14 +64,19 @@ class InProcessGenerator(_InProcess):
         mends: bool = False,
         refuses: bool = False,
     ) -> dict[str, Any]:
+        entry = self.make(task, seed, config)
+        if is_sound(task, entry):
+            return mended(task, entry) if mends else entry
+        if refuses:
+            raise NoRightAnswerError(f"{task} with seed {seed}")
+        return entry
+
+    def make(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The item as reasoning-gym makes it. A test may remember items that take long."""
         try:
             with decimal.localcontext():
                 make = self._cached if is_reseeded(task) else library.create_dataset
                 entry: dict[str, Any] = make(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
-        if is_sound(task, entry):
-            return mended(task, entry) if mends else entry
-        if refuses:
-            raise NoRightAnswerError(f"{task} with seed {seed}")
         return entry

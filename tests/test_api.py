@@ -50,7 +50,7 @@ def test_a_stream_gives_prompts_takes_rewards_and_its_levels_follow(tasks: Tasks
     assert problems[0].messages[1]["content"] == problems[0].question == problems[0].entry["question"]
     assert problems[0].level == 0 < max(problem.level or 0 for problem in problems)
     assert stream.metrics()["curriculum/total_tasks_tracked"] == 3.0
-    assert not any(is_held_out(problem.question) for problem in problems)
+    assert not any(is_held_out(problem.library_question) for problem in problems)
 
 
 def test_the_same_seed_and_rewards_give_the_same_problems_and_so_does_a_resumed_stream(tasks: Tasks) -> None:
@@ -133,7 +133,7 @@ def test_an_unknown_parameter_is_named() -> None:
 
 def test_held_out_questions_are_no_training_questions_and_results_have_intervals(tasks: Tasks) -> None:
     held = HeldOut(tasks, num_eval_samples_per_task=4)
-    assert len(held) == 12 and all(is_held_out(problem.question) for problem in held)
+    assert len(held) == 12 and all(is_held_out(problem.library_question) for problem in held)
     assert held.manifest == HeldOut(tasks, eval_tasks=NAMES, num_eval_samples_per_task=4).manifest
     answers = [right(problem) for problem in held]
     found = held.results([*answers[:6], *["no answer"] * 6])

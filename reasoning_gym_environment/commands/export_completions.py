@@ -24,7 +24,6 @@ from typing import Any, TextIO, TypeAlias
 from .. import __version__
 from ..api import PromptedProblem, Tasks, training_items
 from ..errors import EnvironmentSetupError
-from ..sampling.seeds import is_held_out
 from ..scoring.extraction import write_answer
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DumpedGroup, files_of, group_in
@@ -130,7 +129,7 @@ def _rows_of_files(files: Sequence[Path], options: argparse.Namespace, summary: 
     for group in _groups(files, summary):
         summary.groups[group.task] += 1
         first = group.rollouts[0]
-        if is_held_out(first["question"]):
+        if group.is_held_out:
             summary.skipped["a question that is held out for evaluation"] += 1
             continue
         good, reason = _good_completions(group, options)

@@ -296,11 +296,11 @@ class QuestionSearch:
                 draws += 1
                 if problem is None:
                     continue
-                if self.rule == "content" and problem.question in seen:
+                if self.rule == "content" and problem.library_question in seen:
                     continue
-                seen.add(problem.question)
+                seen.add(problem.library_question)
                 last_new = draws
-                if self.rule == "published" or is_held_out(problem.question):
+                if self.rule == "published" or is_held_out(problem.library_question):
                     last_found = draws
                     found.append(problem)
                 if len(found) == self.settings.num_eval_samples_per_task:

@@ -123,7 +123,7 @@ class Evaluator:
         """The problem of every completion that this evaluation needs."""
         problems = {}
         for problem in eval_set:
-            digest = question_digest(problem.question)
+            digest = question_digest(problem.library_question)
             for attempt in range(self.completions):
                 key = AnswerKey(problem.task, problem.index, problem.seed, digest, attempt)
                 problems[key] = problem

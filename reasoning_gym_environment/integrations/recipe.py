@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from ..api import Grade, PromptedProblem, Tasks
-from ..errors import EnvironmentSetupError, GenerationError
+from ..errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from ..records import AnswerFormat, Outcome, Problem, Score, to_json
 from ..sampling.seeds import question_digest
 from ..utils.loop_thread import PerProcess
@@ -60,7 +60,10 @@ class Recipe:
     level: int | None
     """None for an item without a level."""
     question_digest: str
-    """The result of `sampling.seeds.question_digest`."""
+    """The result of `sampling.seeds.question_digest` for the question as reasoning-gym wrote it.
+
+    It does not depend on the settings with which the row was made.
+    """
     answer_format: str = AnswerFormat.TAGS.value
     """The form in which the prompt of the row asks for the answer."""
 
@@ -73,7 +76,7 @@ class Recipe:
             problem.seed,
             config,
             problem.level,
-            question_digest(problem.question),
+            question_digest(problem.library_question),
             problem.answer_format.value,
         )
 
@@ -105,17 +108,24 @@ class Recipe:
             ) from error
 
     async def make(self, tasks: Tasks) -> PromptedProblem:
-        """Make the item again.
+        """Make the item again, as the settings of `tasks` say.
 
-        Raises UnknownNameError for a task that is not served, and GenerationError if the item cannot be made, or if
-        this process makes another question.
+        Raises UnknownNameError for a task that is not served, and GenerationError if the item cannot be made, if strict
+        verification finds no right answer to it, or if this process makes another question.
         """
         served = tasks.catalog[self.task]
-        problem = await tasks._make(served.name, self.seed, json.loads(self.config))
-        if question_digest(problem.question) != self.question_digest:
+        config = json.loads(self.config)
+        try:
+            problem = await tasks._make(served.name, self.seed, config, needs_right_answer=True)
+        except NoRightAnswerError as error:
+            raise GenerationError(
+                f"{self.task}, seed {self.seed}: the recipe was made with verification native, and this process has "
+                "verification strict, which finds no right answer to its question. Grade it with verification native."
+            ) from error
+        if question_digest(problem.library_question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
-                "release of reasoning-gym everywhere."
+                "release of reasoning-gym everywhere, and set the same task_modules."
             )
         return replace(problem, answer_format=AnswerFormat(self.answer_format))
 
@@ -131,13 +141,21 @@ class RecipeGrader:
         self._thread = tasks._thread
         self._making: OrderedDict[Recipe, asyncio.Task[PromptedProblem]] = OrderedDict()
 
-    def grade(self, recipe: Recipe, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
+    def grade(
+        self,
+        recipe: Recipe,
+        completions: Sequence[str],
+        *,
+        thinking_opened: bool = False,
+        question: str | None = None,
+    ) -> list[Grade]:
         """Grade completions of a recipe, in order.
 
         If this process cannot make the item, the rewards are None, and the explanation of each score says why. Raises
-        UnknownNameError for a task that is not served.
+        UnknownNameError for a task that is not served, and EnvironmentSetupError for the recipe of another question, if
+        the caller knows the `question` of its row.
         """
-        return self._thread.run(self._grade(recipe, completions, thinking_opened))
+        return self._thread.run(self._grade(recipe, completions, thinking_opened, question))
 
     def grade_rows(self, rows: Sequence[Row], completions: Sequence[str], *, thinking_opened: bool) -> list[Grade]:
         """Grade a completion for each row, in order. A row is a mapping with the fields of a recipe.
@@ -159,13 +177,25 @@ class RecipeGrader:
         work = [self._grade(recipe, completions, thinking_opened) for recipe, completions in groups.items()]
         return await asyncio.gather(*work)
 
-    async def _grade(self, recipe: Recipe, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
+    async def _grade(
+        self,
+        recipe: Recipe,
+        completions: Sequence[str],
+        thinking_opened: bool,
+        question: str | None = None,
+    ) -> list[Grade]:
         try:
             problem = await self._item(recipe)
         except GenerationError as error:
             logger.warning("%d completions are unscored: %s", len(completions), error)
             score = Score(0.0, Outcome.CRASHED, explanation=str(error))
             return [Grade(None, score)] * len(completions)
+        # A clarified question begins with the question of reasoning-gym.
+        if question is not None and not question.startswith(problem.library_question.rstrip()):
+            raise EnvironmentSetupError(
+                f"Expected the recipe of the item, got the recipe of another item of {recipe.task}. Export the row "
+                "again."
+            )
         return await self.tasks._grade(problem, completions, thinking_opened)
 
     async def _item(self, recipe: Recipe) -> PromptedProblem:

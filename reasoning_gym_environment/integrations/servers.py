@@ -30,7 +30,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from ..api import Grade, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
-from ..sampling.seeds import question_digest
 from ..tasks.catalog import config_from_json
 from .recipe import RECIPE, Recipe, RecipeGrader
 
@@ -159,8 +158,10 @@ class GradingService:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
         opened = group.thinking_opened
         if group.recipe is not None:
+            recipe = _recipe_of(group)
+            question = None if group.item is None else group.item.question
             grades = await asyncio.to_thread(
-                self._grader.grade, _recipe_of(group), group.completions, thinking_opened=opened
+                self._grader.grade, recipe, group.completions, thinking_opened=opened, question=question
             )
         else:
             if group.item is None:
@@ -249,14 +250,13 @@ def _for_nemo(graded: Graded) -> dict[str, Any]:
 
 
 def _recipe_of(group: GroupToGrade) -> Recipe:
-    """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another item."""
+    """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another task."""
     row: Any = group.recipe
     recipe = Recipe.from_row(row)
-    is_same_task = recipe.task == group.task
-    is_same_question = group.item is None or question_digest(group.item.question) == recipe.question_digest
-    if not is_same_task or not is_same_question:
+    if recipe.task != group.task:
         raise EnvironmentSetupError(
-            f"Expected the recipe of the item, got the recipe of another item of {recipe.task}. Export the row again."
+            f"Expected the recipe of an item of {group.task}, got the recipe of an item of {recipe.task}. Export the "
+            "row again."
         )
     return recipe
 

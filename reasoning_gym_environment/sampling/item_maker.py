@@ -190,7 +190,7 @@ class ItemMaker:
                 if failures == SEEDS_TRIED:
                     raise
             else:
-                if problem.question not in self._held_out:
+                if problem.library_question not in self._held_out:
                     return problem
                 redrawn[HELD_OUT] += 1
         raise _NoneLeftError(

@@ -5,10 +5,11 @@ dataset with `seed + i`, so neighbouring seeds share items. Deriving each item's
 task, index) makes streams disjoint, lets any item be drawn again from its index alone, and leaves no generator state to
 save.
 
-The text of a question decides whether it is held out: a hash of the text selects one in HELD_OUT_ONE_IN. The rule
-depends on no setting, seed, level, instance or machine. Therefore no evaluation of this release, now or later, asks a
-question that a training run of this release has seen, and training needs no list of questions. Other training code can
-apply the same rule:
+The text of a question, as reasoning-gym wrote it, decides whether it is held out: a hash of the text selects one in
+HELD_OUT_ONE_IN. The rule depends on no setting, seed, level, instance or machine. Verification may add a clarifying
+sentence to a question, but `Problem.library_question` keeps the text without it. Therefore no evaluation of this
+release, now or later, asks a question that a training run of this release has seen, and training needs no list of
+questions. Other training code can apply the same rule to the questions of reasoning-gym:
 
     int.from_bytes(blake2b(question in UTF-8, digest_size=8, person=b"hold-out").digest(), "big") % 10 == 0
 
@@ -54,7 +55,7 @@ _HIDDEN = re.compile("[\U000e0100-\U000e01ef]")
 def held_out_by(question: str) -> str:
     """The text whose hash decides whether a question is held out: the question, or the sentence that it asks for.
 
-    For sentence_reordering, it is the words of the sentence in alphabetical order. For emoji_mystery, it is the
+    The question is the text of reasoning-gym, which is `library_question` of a Problem. For sentence_reordering, it is the words of the sentence in alphabetical order. For emoji_mystery, it is the
     sentence in its hidden form.
     """
     shuffled = _SHUFFLED.match(question)

@@ -24,7 +24,7 @@ from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..inference.prompts import Message, as_dicts
 from ..records import Completion, Group, Outcome, Problem, Rollout, Score, has_signal, to_json
-from ..sampling.seeds import question_digest
+from ..sampling.seeds import is_held_out, question_digest
 from .append_log import AppendLog, BrokenLineError
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def sample_of(
         "config": dict(problem.config),
         "answer_format": problem.answer_format.value,
         "attempt": attempt,
-        "question_digest": question_digest(problem.question),
+        "question_digest": question_digest(problem.library_question),
     }
     record: dict[str, Any] = to_json(sample)
     return record
@@ -137,6 +137,8 @@ def dump_record(group: Group, version: str) -> dict[str, Any]:
         "config": dict(problem.config),
         "answer_format": problem.answer_format.value,
         "expected_answer": problem.entry.get("answer"),
+        "question_digest": question_digest(problem.library_question),
+        "is_held_out": is_held_out(problem.library_question),
         "reasoning_gym_version": version,
         "sampled_at_step": group.sampled_at,
         "scored_at_step": group.scored_at,
@@ -250,6 +252,8 @@ class DumpedGroup:
     level: float | None
     rewards: tuple[float, ...]
     rollouts: tuple[dict[str, Any], ...]
+    is_held_out: bool = False
+    """Whether the question is for evaluation only."""
     staleness: float | None = None
     """Steps of the trainer from the start of sampling to the score, or None if unknown."""
     step: float | None = None
@@ -322,6 +326,11 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
     samples = []
     for (rollout, conversation), reward in zip(rollouts, rewards, strict=True):
         samples.append({**item, **_sample(rollout, conversation, reward)})
+    # Lines of other programs have the question of reasoning-gym, word for word.
+    question = samples[0]["question"]
+    digest = str(record.get("question_digest") or question_digest(question))
+    for sample in samples:
+        sample["question_digest"] = digest
     return DumpedGroup(
         task=task,
         category=category,
@@ -329,6 +338,7 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
         level=level,
         rewards=rewards,
         rollouts=tuple(samples),
+        is_held_out=bool(record.get("is_held_out", is_held_out(question))),
         staleness=_staleness(record),
         step=_number(record.get("scored_at_step")),
         written_at=_number(record.get("written_at")),
@@ -362,7 +372,6 @@ def _sample(rollout: Mapping[str, Any], conversation: list[dict[str, str]], rewa
     return {
         "messages": conversation,
         "question": question,
-        "question_digest": question_digest(question),
         "score": None if is_unscored else score,
         "native_score": _number(rollout.get("native_score")),
         "reward": reward,

@@ -30,6 +30,7 @@ from fractions import Fraction
 from string import ascii_uppercase
 from typing import Any
 
+from ..records import LIBRARY_QUESTION
 from . import validators
 from .bounded_eval import evaluate
 from .entries import Entry, module_of, task_of
@@ -64,13 +65,17 @@ def is_sound(task: str, entry: Entry) -> bool:
 
 
 def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """A sound item with its right answer, and with a question that has one meaning."""
+    """A sound item with its right answer, and with a question that has one meaning.
+
+    A clarified item keeps the question of reasoning-gym under LIBRARY_QUESTION.
+    """
     mending = QUESTIONS.get(task_of(task, entry), NOTHING)
     found = dict(entry)
     if mending.corrected is not None:
         found["answer"] = mending.corrected(entry)
     sentence = mending.clarified(entry) if mending.clarified is not None else ""
     if sentence:
+        found[LIBRARY_QUESTION] = entry["question"]
         found["question"] = f"{entry['question'].rstrip()}\n\n{sentence}"
     return found
 

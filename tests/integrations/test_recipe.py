@@ -19,6 +19,7 @@ from reasoning_gym_environment.integrations.recipe import Recipe, RecipeGrader
 from reasoning_gym_environment.records import AnswerFormat
 from reasoning_gym_environment.sampling.seeds import question_digest
 from reasoning_gym_environment.scoring.extraction import write_answer
+from reasoning_gym_environment.verification.questions import is_sound
 
 
 @pytest.fixture
@@ -32,11 +33,11 @@ def made(tasks_in_process: Tasks, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seeds: list[int] = []
     make = tasks_in_process._make
 
-    async def counted(task: str, seed: int, config: Any) -> PromptedProblem:
+    async def counted(task: str, seed: int, config: Any, **options: Any) -> PromptedProblem:
         seeds.append(seed)
         # Another caller comes meanwhile.
         await asyncio.sleep(0)
-        return await make(task, seed, config)
+        return await make(task, seed, config, **options)
 
     monkeypatch.setattr(tasks_in_process, "_make", counted)
     return seeds
@@ -71,6 +72,28 @@ def test_a_table_of_pandas_has_the_same_recipe(level: int | None) -> None:
 async def test_another_question_is_not_graded(tasks_in_process: Tasks, problem: PromptedProblem) -> None:
     with pytest.raises(GenerationError, match=r"chain_sum, seed 7.*same release"):
         await replace(Recipe.of(problem), seed=7).make(tasks_in_process)
+
+
+@pytest.mark.parametrize(("made", "graded"), [("strict", "native"), ("native", "strict")])
+def test_a_recipe_of_a_clarified_question_is_graded_under_the_other_verification(
+    made: str, graded: str, in_process_workers: None
+) -> None:
+    with Tasks("coin_flip", verification=made) as tasks, Tasks("coin_flip", verification=graded) as others:
+        problem = tasks.draw("coin_flip", 3)
+        [earned] = grade_rows(others, [Recipe.of(problem).as_row()], [right(problem)])
+    assert earned.reward == 1.0
+
+
+def test_strict_verification_grades_no_recipe_of_an_item_without_a_right_answer(in_process_workers: None) -> None:
+    with Tasks("simple_geometry", verification="native") as native:
+        drawn = (native.draw("simple_geometry", seed) for seed in range(100))
+        problem = next(problem for problem in drawn if not is_sound(problem.task, problem.entry))
+        row = Recipe.of(problem).as_row()
+        [by_library] = grade_rows(native, [row], [right(problem)])
+    with Tasks("simple_geometry") as strict:
+        [grade] = grade_rows(strict, [row], [right(problem)])
+    assert by_library.reward == 1.0
+    assert grade.reward is None and "Grade it with verification native" in grade.score.why
 
 
 @pytest.mark.parametrize(
@@ -111,7 +134,7 @@ async def test_after_a_failure_the_next_caller_tries_again(make_problem: Any) ->
     is_called, may_end = asyncio.Event(), asyncio.Event()
     attempts = 0
 
-    async def make(*_: Any) -> Any:
+    async def make(*_: Any, **__: Any) -> Any:
         nonlocal attempts
         attempts += 1
         is_called.set()

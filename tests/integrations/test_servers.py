@@ -140,6 +140,15 @@ def requests(tasks: Tasks) -> list[tuple[str, Any]]:
     ]
 
 
+def test_an_item_with_the_recipe_of_another_item_is_unscored(client: TestClient, tasks: Tasks) -> None:
+    config = {"min_terms": 2, "max_terms": 3}
+    first, second = (tasks.make("chain_sum", seed, config) for seed in (1, 2))
+    item = {"question": first.question, "answer": "5", "metadata": {}}
+    group = {"task": "chain_sum", "completions": ["<answer>5</answer>"], "item": item}
+    [[graded]] = client.post("/grade", json=[{**group, "recipe": Recipe.of(second).as_row()}]).json()
+    assert graded["reward"] is None and "the recipe of another item of chain_sum" in graded["reason"]
+
+
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value in JSON data."""
     yield path

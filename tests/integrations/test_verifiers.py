@@ -166,7 +166,7 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
         assert sorted(prompt_of(trace)[1]["content"] for trace in traces) == sorted([*problems] * 4)
         for trace in traces:
             problem = problems[prompt_of(trace)[1]["content"]]
-            assert prompt_of(trace) == list(problem.messages) and is_held_out(problem.question)
+            assert prompt_of(trace) == list(problem.messages) and is_held_out(problem.library_question)
             [grade] = tasks.grade(problem, [reply_of(trace)])
             assert credit_of(trace) == grade.reward and trace["ok"]
             assert trace["metrics"]["format_failure"] == (grade.score.failure is not None)
@@ -194,7 +194,7 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(
             tasks.grade(problem, [reply_of(trace)])[0].reward for problem, trace in pairs
         ]
     assert {credit_of(trace) for trace in traces} == {1.0}
-    assert not any(is_held_out(problem.question) for problem in problems)
+    assert not any(is_held_out(problem.library_question) for problem in problems)
 
 
 @pytest.mark.libraries

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Rollout, Score
+from reasoning_gym_environment.records import LIBRARY_QUESTION, FormatFailure, Group, Outcome, Rollout, Score
+from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
 from reasoning_gym_environment.storage.lines import described, dump_record, group_in, open_groups
 
@@ -55,6 +56,18 @@ def test_a_group_has_the_same_rollouts_in_a_dump_and_in_the_file_of_groups(make_
     assert (found.index, found.level, found.rollouts[0]["messages"]) == (7, 2, conversations[0])
     bare = group_in(tensors, 3)
     assert (bare.task, bare.index, bare.rewards) == ("unknown", 3, (1.0, 0.5))
+
+
+def test_the_question_of_reasoning_gym_names_a_clarified_question_and_says_whether_it_is_held_out(
+    make_group: Any,
+) -> None:
+    questions = [f"What is {number}?" for number in range(40)]
+    for question in questions:
+        entry = {"question": f"{question}\n\nThink of a number.", "answer": "5", LIBRARY_QUESTION: question}
+        found = group_in(dump_record(make_group([1.0], entry=entry), "v"))
+        assert found.is_held_out == is_held_out(question)
+        assert found.rollouts[0]["question_digest"] == question_digest(question)
+    assert any(map(is_held_out, questions))
 
 
 CONVERSATION = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
