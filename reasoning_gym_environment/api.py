@@ -352,9 +352,6 @@ class HeldOut:
         show_progress: bool = False,
     ) -> None:
         _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
-        # The published questions are for `evaluate` only.
-        is_level = not isinstance(eval_complexity, str)
-        _expect("eval_complexity", eval_complexity, "None or a number from 0 to 1", is_level)
         self._settings = checked(
             EvaluationSettings,
             **tasks.settings.model_dump(),
@@ -430,7 +427,7 @@ class HeldOut:
                 _completion(text),
                 attempt,
                 thinking_opened=thinking_opened,
-                partial_credit=self._settings.eval_partial_credit,
+                partial_credit=self._settings.partial_credit,
             )
             # A text shows neither its finish reason nor its tokens.
             unknown = {"finish_reason": None, "num_completion_tokens": None}

@@ -201,9 +201,6 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         from .env import ReasoningGymEnv
 
         config = command_line.run(ReasoningGymEnv, given)
-    if config is None:
-        # A dry run leaves no results.
-        return 0
     if arguments[0] == "process":
         _write_page(config)
     elif arguments[0] == "evaluate" and config.data_dir_to_save_evals:

@@ -119,9 +119,9 @@ class ReasoningGymEnv(BaseEnv):
             has_system=system_message(config) is not None,
         )
         self.inference = InferenceClient(
-            adapters_of(self.server.servers, self.tokenizer, config.context_length),
+            adapters_of(self.server.servers, self.tokenizer),
             tokenizer,
-            spending=Spending(config.limit_tokens, config.prices),
+            spending=Spending(config.limit_tokens),
         )
         self.prompts = Prompts(
             tokenizer,

@@ -216,7 +216,6 @@ class GroupPipeline:
             config.partial_credit,
             max_token_length=run.prompts.longest_sequence,
             mask_too_long=config.mask_too_long_completions,
-            min_tokens=config.min_completion_tokens,
         )
         await self._observe(group)
         if run.drops_equal_scores and not group.has_signal:

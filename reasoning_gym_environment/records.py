@@ -21,7 +21,7 @@ MASKED = -100
 """Mask value of a position the trainer must not learn from (prompt tokens)."""
 
 MIN_COMPLETION_TOKENS = 10
-"""If a prompt leaves room for fewer tokens, no completion is requested. The default of `min_completion_tokens`."""
+"""If a prompt leaves room for fewer tokens, no completion is requested."""
 
 CORRECT_THRESHOLD = 0.5
 """A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""

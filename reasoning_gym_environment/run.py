@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation.questions import EvalSet
+from .evaluation.results import OWN
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import Prompts
@@ -27,7 +28,6 @@ from .items import ProblemDataset, TestItem
 from .records import Group, Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
-from .scoring.scorer import Scorer
 from .settings.components import workers_for_cores
 from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
@@ -158,7 +158,6 @@ class Run:
                 settings,
                 too_long=prompts.too_long,
                 # `evaluate` draws no training items.
-                held_out=None if mode is Mode.EVALUATE else await runtime.hold_out(config),
                 may_overtake=mode.allows_overtaking,
             )
             return cls(
@@ -191,12 +190,12 @@ class Run:
         config = self.config
         return Evaluator(
             self.inference,
-            Scorer(self.runtime.grader, native=config.eval_verification == "native"),
+            self.runtime.scorer,
             prompts=self.prompts,
             concurrency=self.inference.room("eval"),
             completions=config.eval_completions,
             temperature=config.eval_temperature,
-            partial_credit=config.eval_partial_credit,
+            partial_credit=config.partial_credit,
             patience_s=self.mode.patience_s,
         )
 
@@ -248,10 +247,9 @@ class Run:
         # Training may ask these questions, because they are not held out.
         return EvalSet(
             list(problems),
-            complexity="own",
+            complexity=OWN,
             seed=self.config.eval_seed,
             version=self.runtime.library.version,
-            hold_out="published",
         )
 
     # --- metrics

@@ -2,7 +2,7 @@
 
     TasksSettings ───────> Runtime: reasoning-gym, catalog, ladders, generator, grader, scorer
     SamplingSettings ────> runtime.item_source(): chooses the next item
-    EvaluationSettings ──> runtime.held_out(): the questions that training excludes
+    EvaluationSettings ──> runtime.held_out(): the questions of an evaluation
 
 The environment for Atropos and the Python interface (api.py) use this module.
 """
@@ -19,7 +19,7 @@ from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import ItemAddress, ItemMaker
 from .sampling.item_stream import ItemSource, build_item_source
-from .sampling.seeds import ExcludedQuestions
+from .sampling.seeds import is_held_out
 from .scoring.scorer import Scorer
 from .settings.components import (
     EvaluationSettings,
@@ -111,7 +111,6 @@ class Runtime:
         settings: SamplingSettings,
         *,
         too_long: Callable[[str], str] = lambda question: "",
-        held_out: ExcludedQuestions | None = None,
         may_overtake: bool = False,
     ) -> ItemSource:
         """A new item source. `too_long(question)` says why a question does not fit, or returns "" if it fits.
@@ -131,8 +130,7 @@ class Runtime:
             )
         catalog = self.catalog.without(excluded)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
-        held_out = ExcludedQuestions() if held_out is None else held_out
-        maker = self._maker(catalog, too_long=too_long, held_out=held_out)
+        maker = self._maker(catalog, too_long=too_long, is_held_out=is_held_out)
         return build_item_source(settings, maker, ladders, may_overtake=may_overtake)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
@@ -148,7 +146,7 @@ class Runtime:
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
             chosen = levels[level]
-        maker = self._maker(held_out=ExcludedQuestions())
+        maker = self._maker(is_held_out=is_held_out)
         result = await maker.make_at_first_of([chosen], ItemAddress(task, -1, "own", seed))
         if result.problem is None:
             raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
@@ -187,26 +185,13 @@ class Runtime:
 
         The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
-        maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
         return await build_eval_set(
-            maker,
+            self._maker(),
             settings,
             self.library.version,
             show_progress=show_progress,
             at_once=at_once,
         )
-
-    async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:
-        """The questions that training excludes.
-
-        The rule for held-out questions does not cover the questions of the published results (`eval_complexity` easy
-        or hard), so this method makes these questions and excludes them one by one.
-        """
-        excluded = ExcludedQuestions()
-        if isinstance(settings.eval_complexity, str):
-            for problem in await self.held_out(settings):
-                excluded.add(problem.library_question)
-        return excluded
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
@@ -226,17 +211,12 @@ class Runtime:
     def _maker(
         self,
         catalog: Catalog | None = None,
-        *,
-        is_published: bool = False,
         **options: Any,
     ) -> ItemMaker:
-        # The published results include items without a right answer.
-        strict = self.settings.verification == "strict" and not is_published
-        catalog = self.catalog if catalog is None else catalog
         return ItemMaker(
-            catalog,
+            self.catalog if catalog is None else catalog,
             self.generator,
-            strict=strict,
+            strict=self.settings.verification == "strict",
             answer_format=self.settings.answer_format,
             **options,
         )

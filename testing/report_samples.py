@@ -43,7 +43,7 @@ def write_results(
     per_task: int = 5,
     seed: int = 1,
     gain: float = 0.0,
-    complexity: str = "easy",
+    complexity: str = "default",
     manifest: str = "0123456789abcdef",
     attacks: bool = True,
 ) -> Path:

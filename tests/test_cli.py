@@ -105,11 +105,11 @@ def test_evaluate_writes_its_results_and_says_where_they_are(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
     folder = tmp_path / "evaluation"
-    settings = {**EVALUATION, "env__context_length": 3000, "env__data_dir_to_save_evals": folder}
+    settings = {**EVALUATION, "env__data_dir_to_save_evals": folder}
     log = evaluate(flags(tokenizer_dir, adding_server.base_url, **settings), tmp_path)
     assert f"The results are in {folder}. Show them with: `reasoning-gym-env report {folder} " in log
     written = json.loads((folder / "metrics.json").read_text())
-    assert 2900 < written["config_general"]["generation_parameters"]["max_new_tokens"] <= 3000, "what was used"
+    assert written["config_general"]["generation_parameters"]["max_new_tokens"] == 4096, "what was used"
     metrics = written["results"]["all"]
     assert metrics["eval/percent_correct"] == pytest.approx(sum(row["score"] for row in samples_in(folder)) / 3)
     kept = (folder / "evaluate_config.yaml").read_text()
@@ -156,9 +156,8 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     folder = tmp_path / "evaluation"
     settings = {**EVALUATION, "env__num_eval_samples_per_task": 6, "env__data_dir_to_save_evals": folder}
     arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
-    planned = evaluate([*arguments, "--dry-run"], tmp_path)
-    assert "Planned: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
-    assert "limit_tokens is reached" in evaluate([*arguments, "--limit-tokens", "1"], tmp_path)
+    limited = evaluate([*arguments, "--limit-tokens", "1"], tmp_path)
+    assert "Planned: 6 requests" in limited and "limit_tokens is reached" in limited
     assert 0 < sum(sample["score"] is not None for sample in samples_in(folder)) < 6
     evaluate(arguments, tmp_path)
     assert all(sample["score"] is not None for sample in samples_in(folder))

@@ -12,7 +12,6 @@ import pytest
 
 from reasoning_gym_environment import runtime as made
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
-from reasoning_gym_environment.evaluation.published import PRESETS
 from reasoning_gym_environment.records import Group, Outcome, Problem, Score
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.sampling.item_stream import ItemSource
@@ -64,16 +63,6 @@ def group_of(make_group: Any, problem: Problem, *values: float) -> Group:
 
 def unscored(group: Group, outcome: Outcome) -> Group:
     return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
-
-
-async def test_training_excludes_the_published_questions_that_its_evaluation_uses(start: Any) -> None:
-    runtime = await start(include_tasks="gcd")
-    for preset in PRESETS:
-        evaluation = settings(include_tasks="gcd", eval_complexity=preset, num_eval_samples_per_task=3)
-        excluded = await runtime.hold_out(evaluation)
-        questions = await runtime.held_out(evaluation)
-        assert len(questions) == 3
-        assert all(problem.question in excluded for problem in questions)
 
 
 async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(draw: Any, make_group: Any) -> None:

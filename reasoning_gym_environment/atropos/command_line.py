@@ -61,7 +61,7 @@ def main(environment: Any, arguments: Sequence[str]) -> None:
 
 
 def run(environment: Any, given: Given) -> Any:
-    """Run a command. Returns its settings, or None after a dry run.
+    """Run a command. Returns its settings.
 
     Raises EnvironmentSetupError for bad input, and exits with 1 if `serve` ends before the trainer.
     """
@@ -86,7 +86,7 @@ def run(environment: Any, given: Given) -> Any:
         asyncio.run(env.process_manager())
     else:
         asyncio.run(env._run_evaluate(as_yaml))
-    return None if settings.env.dry_run else settings.env
+    return settings.env
 
 
 # --- the settings of a class
@@ -218,8 +218,8 @@ def check_settings(command: str, settings: Any) -> None:
         raise EnvironmentSetupError("slurm is on, but this is no SLURM job: SLURM_JOB_NODELIST is not set.")
     if command == "process" and config.total_steps < 1:
         raise EnvironmentSetupError(f"env.total_steps: process needs at least 1, got {config.total_steps}.")
-    if command == "serve" and (config.dry_run or config.limit_tokens is not None):
-        raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
+    if command == "serve" and config.limit_tokens is not None:
+        raise EnvironmentSetupError("env.limit_tokens is for evaluate and process, which end.")
     if command == "evaluate" and config.data_dir_to_save_evals is None:
         logger.info("Completions will not be saved. Set env.data_dir_to_save_evals to save them and to allow a resume.")
     _check_output_paths(command, config)

@@ -45,11 +45,6 @@ async def evaluate_command(env: Hooks) -> None:
     config = env.config
     await preflight.check_offline_use(config, env.inference, env.prompts, evaluates=True)
     await env.setup()
-    if config.dry_run:
-        questions = await asked_questions(env)
-        with _answer_log(env, questions) as answers:
-            logger.info("%s", env.run.evaluator.plan(questions, answers))
-        return
     await env.evaluate()
     if env.eval_metrics:
         # An evaluation of a subclass has left its metrics here. Ours has logged them.
@@ -89,7 +84,8 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
     config = env.config
     questions = await asked_questions(env)
     parameters = _parameters(env.run, questions)
-    with _answer_log(env, questions) as answers:
+    identity = {**parameters, "model_name": env.inference.model_name}
+    with AnswerLog(config.data_dir_to_save_evals, identity, settings=env.settings_as_yaml) as answers:
         logger.info("%s", env.run.evaluator.plan(questions, answers))
         preflight.begin_wandb_run(config)
         started = time.time()
@@ -115,11 +111,6 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
     # The table comes last: if the reader of the output has gone away, printing fails, and the results must be complete.
     print_table(results, questions.describe())
     return _numbers(metrics)
-
-
-def _answer_log(env: Hooks, questions: EvalSet) -> AnswerLog:
-    identity = {**_parameters(env.run, questions), "model_name": env.inference.model_name}
-    return AnswerLog(env.config.data_dir_to_save_evals, identity, settings=env.settings_as_yaml)
 
 
 async def _evaluate_in_training(env: Hooks) -> dict[str, float]:
@@ -242,9 +233,9 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
         "n": config.eval_completions,
         "max_new_tokens": run.prompts.room_for_evaluation(0),
         **run.prompts.identity,
-        "verification": config.eval_verification,
-        "partial_credit": config.eval_partial_credit,
-        "grading": grading(config.eval_verification),
+        "verification": config.verification,
+        "partial_credit": config.partial_credit,
+        "grading": grading(config.verification),
         "reasoning_gym_environment_version": __version__,
     }
     found = run.inference.found

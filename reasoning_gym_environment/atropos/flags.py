@@ -38,7 +38,7 @@ BAD_INPUT = 2
 """Exit code for settings that the user must change."""
 
 KEY = "openai.api_key"
-SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens", "env.prices": "--prices"}
+SHORT_FLAGS = {"env.limit_tokens": "--limit-tokens"}
 GROUPS = {
     "own": "tasks, scoring, evaluation, files",
     "atropos": "settings of Atropos",

@@ -229,13 +229,9 @@ async def check_offline_use(
 ) -> None:
     """For process and evaluate: a server must be reachable now, and accept the shape of the requests that will follow.
 
-    A dry run only finds out the servers' context lengths. Raises EnvironmentSetupError.
+    Raises EnvironmentSetupError.
     """
     adapters = inference.adapters
-    if config.dry_run:
-        # The estimate needs it.
-        await asyncio.gather(*(adapter.find_context() for adapter in adapters))
-        return
     _turn_wandb_off_without_login(config)
     prompt, parameters = first_request(config, prompts, evaluates=evaluates)
     problems = await asyncio.gather(*map(_probe, adapters))

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..inference.spending import plan
 from ..items import group_of
 from ..records import Group, to_json
 from ..settings.environment import ReasoningGymEnvConfig
@@ -39,7 +40,7 @@ CONCURRENT_GROUPS = 64
 """At most this many groups are sampled and graded at the same time."""
 
 MEASURED_PROMPTS = 16
-"""The number of prompts whose mean length is used to estimate the tokens of all items."""
+"""The plan uses the mean length of this many prompts."""
 
 MAX_CONSECUTIVE_FAILURES = 10
 """The command ends with an error after this many failures in a row. It allows one more failure for each further group
@@ -53,7 +54,6 @@ IDENTITY_SETTINGS = (
     "instance_id",
     "group_size",
     "max_token_length",
-    "min_completion_tokens",
     "answer_format",
     "system_prompt",
     "chat_template",
@@ -113,8 +113,7 @@ async def process(env: Hooks) -> None:
             await file.close()
         except OSError as error:
             raise EnvironmentSetupError(f"The last groups may be missing from {path}: {error}.") from error
-        if not config.dry_run:
-            _report(env, groups)
+        _report(env, groups)
     finally:
         await shutdown_step("finishing the file of groups", file.close())
 
@@ -200,11 +199,9 @@ class GroupWriter:
         return self._config.total_steps - self._groups.count
 
     async def run(self) -> None:
-        """Write the missing groups. A dry run only estimates their cost. Raises EnvironmentSetupError."""
+        """Write the missing groups. Raises EnvironmentSetupError."""
         self._replay()
-        await self._estimate()
-        if self._config.dry_run:
-            return
+        await self._log_plan()
         preflight.begin_wandb_run(self._config)
         await supervise(self._write_all(), RunWatch(self._run, waits_for=self._waits_for).follow())
         await self._env.wandb_log()
@@ -224,8 +221,8 @@ class GroupWriter:
             if group.credits and group.task in served:
                 run.item_source.learn(group.task, group.level, group.credits)
 
-    async def _estimate(self) -> None:
-        """Draw the first items, and log an estimate of the requests and tokens of all items."""
+    async def _log_plan(self) -> None:
+        """Draw the first items, and log the requests and tokens that all items will need."""
         run = self._run
         while len(self._drawn) < min(self._missing, MEASURED_PROMPTS) and self._has_more_items:
             await self._draw()
@@ -236,7 +233,7 @@ class GroupWriter:
         completion = run.prompts.room_for_training(length) or 0
         most = self._missing * run.state.group_size * completion
         requests = self._missing * len(run.inference.request_sizes(run.state.group_size))
-        logger.info("%s", run.inference.spending.plan(requests, requests * length, most))
+        logger.info("%s", plan(requests, requests * length, most))
 
     async def _draw(self) -> None:
         """Draw the next item, if there is one."""

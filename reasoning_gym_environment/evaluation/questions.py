@@ -1,13 +1,10 @@
 """The held-out questions: the tasks, their difficulty, and a hash that shows whether two results are comparable.
 
-    catalog ── eval_tasks ──> tasks ── eval_complexity ──> difficulties ── eval_seed ──> held-out items ──> manifest
+    catalog ── eval_tasks ──> tasks ── eval_complexity ──> levels ── eval_seed ──> held-out items ──> manifest
 
 The same settings give the same questions, without repetition, in every run and on every instance. The search draws
 items until enough of them are held out (see `is_held_out`). Therefore no training run asks any of these questions,
 whatever its settings. The search makes about ten items for each question.
-
-Like the evaluations of the published results (published.py), the presets easy and hard use all draws, including
-repeated questions and questions that training may draw.
 """
 
 from __future__ import annotations
@@ -20,31 +17,21 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
-from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
+from ..sampling.seeds import HELD_OUT_ONE_IN, derive_seed, is_held_out, question_digest
 from ..settings.components import EvaluationSettings
-from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, config_of
+from ..tasks.catalog import Catalog
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
-from .published import PRESETS, published_presets
 
 logger = logging.getLogger(__name__)
-
-Difficulty: TypeAlias = Level | Mapping[str, Any] | None
-"""A level, a complete config, or None for the config that the task has in training."""
-
-TOO_SLOW: Mapping[tuple[str, str], str] = {
-    ("hard", "knight_swap"): "some items take over 5 s to generate, so the questions would depend on the machine",
-}
-"""The configs of the presets that give no questions, with the reason. No item of another config takes over 2 s."""
 
 AT_ONCE = 64
 """Number of items of one set that are generated concurrently. More items would only wait for the same few workers."""
@@ -71,8 +58,6 @@ class EvalSet:
     complexity: str = "default"
     seed: int = 0
     version: str = ""
-    hold_out: Rule = "content"
-    """content: training never asks these questions. published: training may ask them, as for the published results."""
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.problems)
@@ -103,7 +88,6 @@ class EvalSet:
             "tasks": sorted({problem.task for problem in self.problems}),
             "questions": len(self.problems),
             "left_out": dict(self.left_out),
-            "hold_out": self.hold_out,
             "reasoning_gym_version": self.version,
         }
 
@@ -128,49 +112,16 @@ def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str
     return sorted(selected)
 
 
-def eval_difficulties(
-    catalog: Catalog,
-    tasks: Sequence[str],
-    complexity: float | str | None,
-) -> tuple[dict[str, Difficulty], dict[str, str]]:
-    """The difficulty of each task's questions, and the reason for each task that cannot be asked.
-
-    A preset's config replaces the overrides of the task, because only this config gives results that are comparable
-    with the published results.
-    """
+def eval_levels(catalog: Catalog, tasks: Sequence[str], complexity: float | None) -> dict[str, Level | None]:
+    """The level of each task's questions. None stands for the config that the task has in training without levels."""
     if complexity is None:
-        return dict.fromkeys(tasks), {}
-    difficulties: dict[str, Difficulty] = {}
-    if not isinstance(complexity, str):
-        for task in tasks:
-            overrides = catalog[task].overrides
-            ladder = build_ladder(task, overrides=overrides)
-            difficulties[task] = ladder.at(complexity)
-        return difficulties, {}
-    published = published_presets()[complexity]
-    left_out: dict[str, str] = {}
+        return dict.fromkeys(tasks)
+    levels: dict[str, Level | None] = {}
     for task in tasks:
-        if task not in published:
-            left_out[task] = f"the preset {complexity!r} has no config for it"
-            continue
-        if (complexity, task) in TOO_SLOW:
-            left_out[task] = TOO_SLOW[complexity, task]
-            continue
-        try:
-            config = config_of(task, published[task])
-            library.create_dataset(task, seed=0, size=1, **config)
-        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError and others.
-        except Exception as error:  # noqa: BLE001
-            reason = library.explain(error)
-            left_out[task] = f"reasoning-gym rejects its config in the preset {complexity!r}: {reason}"
-            continue
-        difficulties[task] = config
-        if catalog[task].overrides:
-            logger.warning(
-                "The evaluation ignores the overrides of %s, because the preset sets its config.",
-                task,
-            )
-    return difficulties, left_out
+        overrides = catalog[task].overrides
+        ladder = build_ladder(task, overrides=overrides)
+        levels[task] = ladder.at(complexity)
+    return levels
 
 
 async def build_eval_set(
@@ -190,20 +141,15 @@ async def build_eval_set(
     seed = settings.eval_seed
     complexity = settings.eval_complexity
     name = "default" if complexity is None else str(complexity)
-    rule: Rule = "published" if name in PRESETS else "content"
     if per_task == 0:
-        return EvalSet(complexity=name, seed=seed, version=version, hold_out=rule)
+        return EvalSet(complexity=name, seed=seed, version=version)
     tasks = choose_tasks(maker.catalog, settings.eval_tasks, seed)
-    # Building ladders and datasets would block the event loop for too long.
-    difficulties, left_out = await asyncio.to_thread(
-        eval_difficulties,
-        maker.catalog,
-        tasks,
-        complexity,
-    )
-    search = QuestionSearch(maker, settings, rule, asyncio.Semaphore(at_once))
-    found = await _search_all(search, difficulties, show_progress=show_progress)
+    # Building ladders would block the event loop for too long.
+    levels = await asyncio.to_thread(eval_levels, maker.catalog, tasks, complexity)
+    search = QuestionSearch(maker, settings, asyncio.Semaphore(at_once))
+    found = await _search_all(search, levels, show_progress=show_progress)
     problems: list[Problem] = []
+    left_out: dict[str, str] = {}
     for task, questions in found.items():
         problems += questions.problems
         missing = per_task - len(questions.problems)
@@ -214,15 +160,14 @@ async def build_eval_set(
     if not problems:
         reasons = left_out or "eval_tasks names no task"
         raise EnvironmentSetupError(f"The evaluation has no questions: {reasons}.")
-    eval_set = EvalSet(problems, left_out, name, seed, version, rule)
+    eval_set = EvalSet(problems, left_out, name, seed, version)
     logger.info(
-        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %s, held out by %s, made in %.1f s.",
+        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %s, made in %.1f s.",
         eval_set.manifest,
         len(eval_set),
-        len(difficulties),
+        len(levels),
         name,
         seed,
-        rule,
         time.monotonic() - start,
     )
     return eval_set
@@ -237,14 +182,14 @@ class FoundQuestions(NamedTuple):
 
 async def _search_all(
     search: QuestionSearch,
-    difficulties: Mapping[str, Difficulty],
+    levels: Mapping[str, Level | None],
     *,
     show_progress: bool,
 ) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
     searches: dict[str, asyncio.Future[FoundQuestions]] = {}
-    for task, difficulty in difficulties.items():
-        searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
+    for task, level in levels.items():
+        searches[task] = asyncio.ensure_future(search.questions(task, level))
     disable = None if show_progress else True
     with tqdm(total=len(searches), desc="evaluation set", unit="task", disable=disable) as bar:
         for running in searches.values():
@@ -271,36 +216,33 @@ async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
 
 @dataclass(frozen=True)
 class QuestionSearch:
-    """Draws items of each task and keeps the first suitable items. The index of an item is the number of its draw.
+    """Draws items of each task and keeps the first that are held out. The index of an item is the number of its draw.
 
     The questions of a task do not depend on other tasks, and a larger set of questions begins with the smaller set.
     """
 
     maker: ItemMaker
     settings: EvaluationSettings
-    rule: Rule
     slots: asyncio.Semaphore
 
-    async def questions(self, task: str, difficulty: Difficulty) -> FoundQuestions:
-        """The first suitable items. With the rule "content", they are held out and differ from each other."""
+    async def questions(self, task: str, level: Level | None) -> FoundQuestions:
+        """The first items that are held out, whose questions differ from each other."""
         found: list[Problem] = []
         seen: set[str] = set()
         draws = 0
         last_new = 0
         last_found = 0
         while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
-            wave = await self._draw(task, difficulty, range(draws, draws + WAVE))
+            wave = await self._draw(task, level, range(draws, draws + WAVE))
             if not any(wave):
                 return FoundQuestions(found, f"items could not be made ({WAVE} seeds in a row gave none)")
             for problem in wave:
                 draws += 1
-                if problem is None:
-                    continue
-                if self.rule == "content" and problem.library_question in seen:
+                if problem is None or problem.library_question in seen:
                     continue
                 seen.add(problem.library_question)
                 last_new = draws
-                if self.rule == "published" or is_held_out(problem.library_question):
+                if is_held_out(problem.library_question):
                     last_found = draws
                     found.append(problem)
                 if len(found) == self.settings.num_eval_samples_per_task:
@@ -311,21 +253,21 @@ class QuestionSearch:
         )
         return FoundQuestions(found, why_fewer)
 
-    async def _draw(self, task: str, difficulty: Difficulty, indices: range) -> list[Problem | None]:
+    async def _draw(self, task: str, level: Level | None, indices: range) -> list[Problem | None]:
         """Make the items with these numbers concurrently. None stands for an item that could not be made."""
         items = []
         for index in indices:
             place = ItemAddress(task, index, "eval", self.settings.eval_seed)
-            items.append(self._item(place, difficulty))
+            items.append(self._item(place, level))
         return await asyncio.gather(*items)
 
-    async def _item(self, place: ItemAddress, difficulty: Difficulty) -> Problem | None:
+    async def _item(self, place: ItemAddress, level: Level | None) -> Problem | None:
         try:
             try:
-                return await self._make(place, difficulty)
+                return await self._make(place, level)
             except GenerationTimeoutError:
                 # A single late item on a busy machine must not change the set and its manifest.
-                return await self._make(place, difficulty)
+                return await self._make(place, level)
         except GenerationError as error:
             logger.debug(
                 "Item %d of %s is not used for the evaluation: %s",
@@ -335,8 +277,6 @@ class QuestionSearch:
             )
             return None
 
-    async def _make(self, place: ItemAddress, difficulty: Difficulty) -> Problem:
+    async def _make(self, place: ItemAddress, level: Level | None) -> Problem:
         async with self.slots:
-            if isinstance(difficulty, Level):
-                return await self.maker.make(place, level=difficulty)
-            return await self.maker.make(place, config=difficulty)
+            return await self.maker.make(place, level=level)

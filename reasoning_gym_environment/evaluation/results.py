@@ -43,7 +43,10 @@ NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
 """Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
 
 PROMPT_TOO_LONG = "prompt_too_long"
-MORE_ROOM = "raise env.max_token_length, or env.context_length if it is set"
+OWN = "own"
+"""The difficulty of the questions of a subclass, which need not be held out."""
+
+MORE_ROOM = "raise env.max_token_length, or the server's context length"
 """The remedy for questions whose prompt leaves no room for a completion."""
 
 SCORED_OUTCOMES = [outcome for outcome in Outcome if outcome.is_scored or outcome in NO_VERDICT]
@@ -324,8 +327,8 @@ def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
         "mean_score: the mean score; accuracy: a score of 0.5 or more; exact: full credit; format_failures: no "
         "answer could be read. Intervals: 95%, clustered by question; Wilson's if there are few questions."
     )
-    if described.get("hold_out") == "published":
-        console.print("These questions are the questions of the published results. Training may have seen some.")
+    if described.get("eval_complexity") == OWN:
+        console.print("These are questions of a subclass. Training may have seen some.")
     for task_name, reason in (described.get("left_out") or {}).items():
         console.print(f"Left out: {task_name} ({reason}).")
 

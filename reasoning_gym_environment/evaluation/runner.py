@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import Message, Prompts, RequestParameters
+from ..inference.spending import plan
 from ..records import Completion, Outcome, Problem
 from ..sampling.seeds import question_digest
 from ..scoring.rewards import base_reward
@@ -108,16 +109,16 @@ class Evaluator:
                 requests += 1
                 prompt_tokens += size
                 completion_tokens += budget
-        plan = self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
+        sentences = plan(requests, prompt_tokens, completion_tokens)
         if requests:
             minutes = math.ceil(requests / max(1, self.concurrency)) * EXAMPLE_REQUEST_S / 60
-            plan += (
+            sentences += (
                 f" Up to {self.concurrency:,} requests run at the same time. The server decides how long they take: "
                 f"about {minutes:,.1f} min in all if each request takes {EXAMPLE_REQUEST_S:g} s."
             )
         if too_long:
-            plan += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
-        return plan
+            sentences += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
+        return sentences
 
     def _problems_by_key(self, eval_set: EvalSet) -> dict[AnswerKey, Problem]:
         """The problem of every completion that this evaluation needs."""

@@ -336,9 +336,9 @@ With `testing`, Atropos replaces all servers by its harness, which takes no requ
 """
 
 
-def adapters_of(servers: Iterable[Any], tokenizer: Any, context_length: int | None) -> list[ServerAdapter]:
+def adapters_of(servers: Iterable[Any], tokenizer: Any) -> list[ServerAdapter]:
     """An adapter for each of Atropos' servers. Raises EnvironmentSetupError for a server of another kind."""
-    return [_adapter_class(server)(server, tokenizer, context_length) for server in servers]
+    return [_adapter_class(server)(server, tokenizer) for server in servers]
 
 
 def _adapter_class(server: Any) -> type[ServerAdapter]:

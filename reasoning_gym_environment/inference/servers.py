@@ -72,7 +72,7 @@ REMEDIES = {
 """The cause to check, by the status of a refusal."""
 
 SAMPLING_REMEDY = (
-    "the setting that this is about: env.context_length, env.max_token_length (evaluation requests twice as many "
+    "the setting that this is about: env.max_token_length (evaluation requests twice as many "
     "tokens), openai.model_name, temperature, top_p or thinking"
 )
 """The cause to check after a refusal with any other status."""
@@ -147,7 +147,7 @@ class ServerAdapter:
 
     Atropos' test harness has this class itself, because it takes no requests.
 
-    `context_length` is the server's context in tokens. With None, `probe` and `find_context` query the server.
+    `probe` queries the server for its context length.
     """
 
     has_tokens = True
@@ -157,7 +157,7 @@ class ServerAdapter:
     margin = 1
     """Tokens of the context that stay unused: SGLang takes one less than its context."""
 
-    def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
+    def __init__(self, server: Any, tokenizer: Any) -> None:
         self._server = server
         self._tokenizer = tokenizer
         # None for Atropos' test harness.
@@ -165,7 +165,7 @@ class ServerAdapter:
         base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
         self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")
         self.root = self.address.removesuffix("/v1").rstrip("/")
-        self._context_length = context_length
+        self._context_length: int | None = None
         if getattr(self.config, "n_kwarg_is_ignored", False):
             self.completions_per_request = 1
         self.found: dict[str, int] = {}

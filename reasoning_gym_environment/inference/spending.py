@@ -1,8 +1,8 @@
-"""The cost of inference: an estimate before the first request, and a count during the run."""
+"""The requests and tokens of inference: a plan before the first request, and a count during the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 
@@ -15,11 +15,9 @@ class Spending:
 
     `is_over` becomes true once `limit_tokens` are spent, prompts included. Requests in flight count too, with the mean
     length of the completions so far for each completion. They are still finished.
-
-    `prices` are dollars per million prompt tokens and per million completion tokens.
     """
 
-    def __init__(self, limit_tokens: int | None = None, prices: Sequence[float] | None = None) -> None:
+    def __init__(self, limit_tokens: int | None = None) -> None:
         self.requests = 0
         self.prompt_tokens = 0
         self.completions = 0
@@ -27,7 +25,6 @@ class Spending:
         self._prompt_tokens_in_flight = 0
         self._completions_in_flight = 0
         self._limit = limit_tokens
-        self._prices = prices
 
     @property
     def is_over(self) -> bool:
@@ -57,22 +54,14 @@ class Spending:
         self.completions += completions
         self.completion_tokens += completion_tokens
 
-    def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
-        """One sentence on the coming requests. `most` is the number of completion tokens if each uses its limit."""
-        tokens = f"{prompt_tokens:,} prompt tokens, at most {most:,} completion tokens"
-        return f"Planned: {requests:,} requests, {tokens}{self._cost(prompt_tokens, most, 'at most ')}."
-
     def total(self) -> str:
         """The requests and tokens spent so far."""
         return (
             f"{self.requests:,} requests, {self.prompt_tokens:,} prompt tokens, "
-            f"{self.completion_tokens:,} completion tokens{self._cost(self.prompt_tokens, self.completion_tokens)}"
+            f"{self.completion_tokens:,} completion tokens"
         )
 
-    def _cost(self, prompt_tokens: int, completion_tokens: int, limit: str = "") -> str:
-        """The end of a list, such as `, $0.0123`; nothing without prices."""
-        if self._prices is None:
-            return ""
-        prompt_price, completion_price = self._prices
-        dollars = (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1_000_000
-        return f", {limit}${dollars:,.4f}"
+
+def plan(requests: int, prompt_tokens: int, most: int) -> str:
+    """One sentence on the coming requests. `most` is the number of completion tokens if each uses its limit."""
+    return f"Planned: {requests:,} requests, {prompt_tokens:,} prompt tokens, at most {most:,} completion tokens."

@@ -11,9 +11,8 @@ or if no seed works.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import (
     GenerationCrashedError,
@@ -87,7 +86,8 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long(question)` explains why a question does not fit the prompt budget; it returns "" if the question fits.
-    `make_at_first_of` gives no question of `held_out`. A `strict` maker makes no item without a right answer.
+    `make_at_first_of` gives no question for which `is_held_out` is true, given the text of reasoning-gym. A `strict`
+    maker makes no item without a right answer.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class ItemMaker:
         generator: ProcessGenerator,
         *,
         too_long: Callable[[str], str] = lambda question: "",
-        held_out: Container[str] = (),
+        is_held_out: Callable[[str], bool] = lambda question: False,
         strict: bool = False,
         answer_format: AnswerFormat = AnswerFormat.TAGS,
     ) -> None:
         self.catalog = catalog
         self._generator = generator
         self._too_long = too_long
-        self._held_out = held_out
+        self._is_held_out = is_held_out
         self._strict = strict
         self._answer_format = answer_format
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
@@ -113,25 +113,20 @@ class ItemMaker:
         address: ItemAddress,
         *,
         level: Level | None = None,
-        config: Mapping[str, Any] | None = None,
         retry: int = 0,
     ) -> Problem:
-        """Make the item at `address`: at a level, with a whole config, or (with neither) as the task is served.
+        """Make the item at `address`: at a level, or (with None) as the task is served without levels.
 
         This checks neither the length of the question nor whether it is held out. Raises GenerationError if
         reasoning-gym cannot make the item in time, and NoRightAnswerError if a `strict` maker refuses it.
         """
         category, default = self._served[address.task]
-        if level:
-            config = level.config
-        elif config is None:
-            config = default
-        own_config = dict(config)
+        config = dict(level.config if level else default)
         seed = address.item_seed(retry)
         entry = await self._generator.generate(
             address.task,
             seed,
-            own_config,
+            config,
             mends=self._strict,
             refuses=self._strict,
         )
@@ -141,7 +136,7 @@ class ItemMaker:
             split=address.split,
             index=address.index,
             seed=seed,
-            config=own_config,
+            config=config,
             entry=entry,
             level=level.index if level else None,
             complexity=level.complexity if level else None,
@@ -190,7 +185,7 @@ class ItemMaker:
                 if failures == SEEDS_TRIED:
                     raise
             else:
-                if problem.library_question not in self._held_out:
+                if not self._is_held_out(problem.library_question):
                     return problem
                 redrawn[HELD_OUT] += 1
         raise _NoneLeftError(

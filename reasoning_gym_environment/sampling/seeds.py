@@ -15,9 +15,6 @@ questions. Other training code can apply the same rule to the questions of reaso
 
 Two tasks ask for a few hundred sentences in ever new ways: sentence_reordering shuffles the words, and emoji_mystery
 hides the sentence in ever new emojis. There `held_out_by` takes the sentence, and not the text of the question.
-
-An evaluation that is compared with published results ignores the rule, because the published evaluations did. Training
-excludes the questions of such an evaluation only if it runs with the same `eval_complexity`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import re
 from random import Random
-from typing import Literal, TypeAlias
 
 
 def derive_seed(*parts: str | int) -> int:
@@ -44,8 +40,6 @@ def derive_random(*parts: str | int) -> Random:
 HELD_OUT_ONE_IN = 10
 """A constant of the release. With another number, training could draw the questions of earlier evaluations."""
 
-Rule: TypeAlias = Literal["content", "published"]
-
 
 _SHUFFLED = re.compile(r"Restore the correct order of words in the following sentence: (.*?)(\n|$)")
 _HIDDEN = re.compile("[\U000e0100-\U000e01ef]")
@@ -55,8 +49,8 @@ _HIDDEN = re.compile("[\U000e0100-\U000e01ef]")
 def held_out_by(question: str) -> str:
     """The text whose hash decides whether a question is held out: the question, or the sentence that it asks for.
 
-    The question is the text of reasoning-gym, which is `library_question` of a Problem. For sentence_reordering, it is the words of the sentence in alphabetical order. For emoji_mystery, it is the
-    sentence in its hidden form.
+    The question is the text of reasoning-gym, which is `library_question` of a Problem. For sentence_reordering, the
+    result is the words of the sentence in alphabetical order. For emoji_mystery, it is the sentence in its hidden form.
     """
     shuffled = _SHUFFLED.match(question)
     if shuffled is not None:
@@ -79,17 +73,3 @@ def is_held_out(question: str) -> bool:
 def question_digest(question: str) -> str:
     """Names a question's text in 16 hex digits."""
     return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-class ExcludedQuestions:
-    """The questions that training must not ask: the questions that the rule selects, and the added questions."""
-
-    def __init__(self) -> None:
-        self._added: set[str] = set()
-
-    def __contains__(self, question: object) -> bool:
-        return isinstance(question, str) and (is_held_out(question) or question_digest(question) in self._added)
-
-    def add(self, question: str) -> None:
-        """Hold this question out too."""
-        self._added.add(question_digest(question))

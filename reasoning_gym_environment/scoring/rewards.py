@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..records import CORRECT_THRESHOLD, MIN_COMPLETION_TOKENS, Completion, Rollout, Score
+from ..records import CORRECT_THRESHOLD, Completion, Rollout, Score
 from ..settings.components import PartialCredit
 from ..verification.grade import FULL_SCORE
 
@@ -35,13 +35,12 @@ def rollouts_of(
     partial_credit: PartialCredit,
     max_token_length: int,
     mask_too_long: bool,
-    min_tokens: int = MIN_COMPLETION_TOKENS,
 ) -> list[Rollout]:
     """Compute the rewards of one group and return its rollouts in order.
 
     `completions` and `scores` have equal length and belong to one problem. `max_token_length` counts the tokens of
-    prompt and completion. Completions with fewer than `min_tokens` tokens get a mask reason, so that the trainer does
-    not learn from them. If `mask_too_long` is set, completions that the token limit cut off get a mask reason too.
+    prompt and completion. If `mask_too_long` is set, completions that the token limit cut off get a mask reason, so
+    that the trainer does not learn from them.
     """
     base_rewards = [base_reward(score, partial_credit) for score in scores]
     lengths = [len(completion.tokens) for completion in completions]
@@ -52,7 +51,7 @@ def rollouts_of(
     rewards = neutral_if_unscored(scores, penalised)
     rollouts = []
     for completion, score, reward, base in zip(completions, scores, rewards, base_rewards, strict=True):
-        reason = mask_reason(completion, score, mask_too_long=mask_too_long, min_tokens=min_tokens)
+        reason = mask_reason(completion, score, mask_too_long=mask_too_long)
         rollouts.append(Rollout(completion, score, reward, reason, base))
     return rollouts
 
@@ -96,17 +95,11 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def mask_reason(
-    completion: Completion,
-    score: Score,
-    *,
-    mask_too_long: bool,
-    min_tokens: int = MIN_COMPLETION_TOKENS,
-) -> str | None:
+def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
     A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
-    A completion that is too short or invalid stays in its group, because Atropos drops a group with a missing sequence.
+    A completion that is empty or invalid stays in its group, because Atropos drops a group with a missing sequence.
     """
     if completion.invalid_reason is not None:
         return completion.invalid_reason
@@ -114,6 +107,6 @@ def mask_reason(
         return f"unscored_{score.outcome.value}"
     if mask_too_long and completion.finish_reason == "length":
         return "too_long"
-    if completion.num_completion_tokens < min_tokens:
-        return "too_short"
+    if completion.num_completion_tokens == 0:
+        return "empty"
     return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..records import Completion, Outcome, Problem, Score, Verdict, VerdictStatus, outcome_of
 from ..workers.grader import SandboxGrader
@@ -17,14 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class Scorer:
-    """Scores the completions of one problem as one batch.
+    """Scores the completions of one problem as one batch."""
 
-    If `native` is set, the score of an answer is the score of reasoning-gym's own verifier.
-    """
-
-    def __init__(self, grader: SandboxGrader, *, native: bool = False) -> None:
+    def __init__(self, grader: SandboxGrader) -> None:
         self._grader = grader
-        self._native = native
 
     async def score(
         self,
@@ -61,21 +56,20 @@ class Scorer:
             elif extraction.answer is None:
                 score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
             else:
-                score = self._score_of_verdict(extraction.answer, next(unused_verdicts))
+                score = _score_of_verdict(extraction.answer, next(unused_verdicts))
             _log_score(problem.task, len(scores), score)
             scores.append(score)
         return scores
 
-    def _score_of_verdict(self, answer: str, verdict: Verdict) -> Score:
-        if self._native and verdict.status is VerdictStatus.SCORED:
-            verdict = replace(verdict, value=verdict.native)
-        return Score(
-            value=verdict.value,
-            outcome=_outcome(verdict),
-            answer=answer,
-            explanation=verdict.detail,
-            native=verdict.native,
-        )
+
+def _score_of_verdict(answer: str, verdict: Verdict) -> Score:
+    return Score(
+        value=verdict.value,
+        outcome=_outcome(verdict),
+        answer=answer,
+        explanation=verdict.detail,
+        native=verdict.native,
+    )
 
 
 def _outcome(verdict: Verdict) -> Outcome:

@@ -71,7 +71,8 @@ def _difficulty(*names: str) -> BeforeValidator:
         except ValueError:
             number = -1.0
         if isinstance(given, bool) or not 0.0 <= number <= 1.0:
-            raise ValueError(f"expected none, a number from 0 to 1, {' or '.join(names)}, got {given!r}")
+            expected = " or ".join(["none", "a number from 0 to 1", *names])
+            raise ValueError(f"expected {expected}, got {given!r}")
         return number
 
     return BeforeValidator(read)
@@ -110,7 +111,6 @@ Parameter = Annotated[float | None, BeforeValidator(_none_or_given)]
 Names = Annotated[list[str], BeforeValidator(parse_names)]
 TextOrFile = Annotated[str | None, BeforeValidator(text_or_file)]
 Complexity = Annotated[Literal["curriculum", "random"] | float | None, _difficulty("curriculum", "random")]
-EvalComplexity = Annotated[Literal["easy", "hard"] | float | None, _difficulty("easy", "hard")]
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -172,8 +172,7 @@ class TasksSettings(BaseModel):
     verification: Literal["strict", "native"] = "strict"
     """How an answer is judged. strict: by checks of this package, which accept the right value in any notation and
     refuse wrong answers that reasoning-gym accepts. native: by the verifiers of reasoning-gym. Saved groups hold
-    the native score in both cases. Evaluations with eval_complexity easy or hard always use native, like the
-    published results.
+    the native score in both cases.
     """
     partial_credit: PartialCredit = "native"
     """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A
@@ -225,10 +224,9 @@ class EvaluationSettings(TasksSettings):
     """
     eval_seed: int = 123
     """Seed of the held-out questions. The same seed and settings give the same questions."""
-    eval_complexity: EvalComplexity = None
-    """Difficulty of the held-out questions. none: reasoning-gym's default parameters. A number from 0 (easiest
-    level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results. A training run
-    with the same evaluation settings never uses the questions.
+    eval_complexity: Annotated[float | None, _difficulty()] = None
+    """Difficulty of the held-out questions. none: reasoning-gym's default parameters, changed by task_overrides. A
+    number from 0 (easiest level) to 1 (hardest level).
     """
     eval_completions: int = Field(1, ge=1)
     """Completions for each held-out question. With more than one, the results include pass@k, the probability that
@@ -238,21 +236,6 @@ class EvaluationSettings(TasksSettings):
     """Sampling temperature of evaluations. With 0, the model always chooses its most probable token. With none,
     requests have no temperature, for providers that refuse one.
     """
-
-    @property
-    def eval_verification(self) -> str:
-        """How evaluations are graded. Comparisons with published results use native, because those results do."""
-        return "native" if self._is_published else self.verification
-
-    @property
-    def eval_partial_credit(self) -> PartialCredit:
-        """What a wrong answer adds to the mean score of an evaluation. The published mean scores have partial
-        credit."""
-        return "native" if self._is_published else self.partial_credit
-
-    @property
-    def _is_published(self) -> bool:
-        return isinstance(self.eval_complexity, str)
 
 
 def checked(kind: type[Settings], **given: Any) -> Settings:

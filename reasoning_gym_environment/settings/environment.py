@@ -24,7 +24,6 @@ from pydantic import (
 )
 
 from ..errors import SETTINGS_ARE_LISTED, unknown_name
-from ..records import MIN_COMPLETION_TOKENS
 from .components import EvaluationSettings, Parameter, SamplingSettings, TextOrFile, mapping_from_text
 
 LIMITS = {
@@ -50,20 +49,6 @@ MAIN_FILE = "reasoning_gym_environment.py"
 DUMPS = "data_dumps"
 
 
-def _prices(given: Any) -> Any:
-    """The two prices that a text with a comma has. Raises ValueError."""
-    prices = given.split(",") if isinstance(given, str) else given
-    if prices is None or given == "none":
-        return None
-    try:
-        numbers = [float(price) for price in prices]
-    except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != 2 or not all(0 <= number < math.inf for number in numbers):
-        raise ValueError(f"expected two prices, of prompts and of completions, such as 0.15,0.60, got {given!r:.100}")
-    return numbers
-
-
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
     """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
 
@@ -79,10 +64,6 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Training samples each token from the most probable tokens that together have this share of the probability
     (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them. With
     none, requests to chat servers have no top_p, for providers that refuse one; vllm and sglang servers get 1.
-    """
-    min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
-    """Completions with fewer tokens get zero advantage, so the trainer does not learn from them. With 1, only empty
-    completions do.
     """
     mask_too_long_completions: bool = True
     """Whether completions that the token limit cut off get zero advantage, so that the trainer does not learn from
@@ -126,23 +107,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     Qwen 3, {"reasoning_effort": "high"} for gpt-oss. Servers of type openai get them with each request.
     """
 
-    # Requests to inference servers.
-    context_length: int | None = Field(None, ge=1)
-    """Largest number of tokens that the server accepts for a prompt and its completion together. Default: the
-    number that the server reports, or no limit if it reports none.
-    """
-
     # Limits of `evaluate` and `process`.
     limit_tokens: int | None = Field(None, ge=1)
     """Send no more requests after this many tokens, prompts included. The command then ends with the answers that
     it has. Requests in progress may exceed the limit. The short form is --limit-tokens.
     """
-    prices: Annotated[list[float] | None, BeforeValidator(_prices)] = None
-    """Dollars per million prompt tokens and per million completion tokens, such as 0.15,0.60. With them, estimates and
-    counts of tokens have their cost. The short form is --prices.
-    """
-    dry_run: bool = False
-    """Only estimate the number of requests and tokens, and request no completions. The short form is --dry-run."""
 
     # Resuming.
     run_id: str | None = Field(None, min_length=1)
@@ -275,8 +244,6 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         "min_batch_allocation": 0.1,
         # The trainer's importance ratio assumes that completions come from the whole distribution.
         "train_top_p": 1.0,
-        # The model cannot unlearn short wrong completions that have no advantage.
-        "min_completion_tokens": 1,
     }
     server = APIServerConfig(
         model_name=DEFAULT_MODEL,

@@ -2,7 +2,6 @@
 
     levels.json            the levels of each task, and its excluded levels                   benchmarks/facts
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
-    published_*.json       results of published models, and their configs                     benchmarks/facts
     names.json             tasks with their categories, and settings               docs/make_configuration.py
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no

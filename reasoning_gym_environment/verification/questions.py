@@ -11,8 +11,8 @@ mending that keeps most items of the task:
     corrected    the right answer, if it follows from the question
     clarified    a sentence that is added to the question, if both readings are honest
 
-Only strict verification mends questions. With `native`, and in the published presets, the items are the library's, word
-for word. docs/questions.md has the shares of the faults.
+Only strict verification mends questions. With `native`, the items are the library's, word for word. docs/questions.md
+has the shares of the faults.
 """
 
 from __future__ import annotations

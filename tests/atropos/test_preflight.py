@@ -133,7 +133,7 @@ async def test_process_and_evaluate_need_one_server_that_takes_their_requests(ki
         await check(server(kind, site.url))
     for site.status in (408, 429, 500):
         await check(server(kind), server(kind, site.url))
-    for site.status, remedy in [(400, r"env\.context_length"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
+    for site.status, remedy in [(400, r"env\.max_token_length"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
         with pytest.raises(
             EnvironmentSetupError, match=f"answers {site.status} to a request for 'm': .*Check .*{remedy}"
         ):

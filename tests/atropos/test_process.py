@@ -155,9 +155,9 @@ async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path
     before = path.read_bytes()
     with pytest.raises(
         EnvironmentSetupError,
-        match=r"seed 42 \(now 43\), min_completion_tokens 10 \(now 3\), train_temperature 1.0 \(now 0.5\)",
+        match=r"seed 42 \(now 43\), train_temperature 1.0 \(now 0.5\)",
     ):
-        await process(FakeInference(), 3, train_temperature=0.5, seed=43, min_completion_tokens=3).run()
+        await process(FakeInference(), 3, train_temperature=0.5, seed=43).run()
     assert path.read_bytes() == before
 
 
@@ -165,10 +165,7 @@ NOT_IN_GROUPS = {
     # How fast groups are made, and what is written and logged beside them.
     "num_generation_workers",
     "num_scoring_workers",
-    "context_length",
     "limit_tokens",
-    "dry_run",
-    "prices",
     "debug_logging",
     "suppress_base_env_logs",
     "dump_rollouts",
@@ -346,18 +343,15 @@ async def test_a_disk_that_refuses_groups_for_good_ends_it_with_one_line(
     assert disk.attempts <= 4
 
 
-async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
+async def test_the_plan_says_how_many_requests_and_tokens_will_follow(
     tmp_path: Path, process: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    inference = FakeInference()
-    first = process(inference, 30, dry_run=True)
-    await first.run()
-    second = process(inference, 30, dry_run=True)
+    await process(FakeInference(), 20).run()
+    second = process(FakeInference(), 20, data_path_to_save_groups=str(tmp_path / "second.jsonl"))
     second.env.inference.adapters[0].completions_per_request = 1
     await second.run()
-    assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
     [group, completion] = [message.replace(",", "") for message in caplog.messages if message.startswith("Planned: ")]
-    assert group.startswith("Planned: 30 requests ") and completion.startswith("Planned: 90 requests ")
+    assert group.startswith("Planned: 20 requests ") and completion.startswith("Planned: 60 requests ")
     prompt_tokens = [int(plan.split()[3]) for plan in (group, completion)]
     assert prompt_tokens[1] == 3 * prompt_tokens[0], "each request pays for its prompt"

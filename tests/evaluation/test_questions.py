@@ -1,4 +1,4 @@
-"""The held-out set: chosen tasks, at a chosen difficulty, always the same, named by a hash; and published results."""
+"""The held-out set: chosen tasks, at a chosen difficulty, always the same, named by a hash."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
-from reasoning_gym_environment.evaluation import questions as eval_set
-from reasoning_gym_environment.evaluation.published import PRESETS, published_presets, published_scores
+from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks
 from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import ProblemStream
-from reasoning_gym_environment.sampling.seeds import ExcludedQuestions, is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.settings.components import EvaluationSettings
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
+from reasoning_gym_environment.tasks.catalog import Catalog, Task
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
 MANY = Catalog(tuple(Task(f"task_{number:02}", "even" if number % 2 == 0 else "odd") for number in range(50)))
@@ -51,7 +48,7 @@ async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() ->
     made = await build(ONE, per_task=3)
     assert [(item.task, item.split) for item in made] == [("chain_sum", "eval")] * 3
     drawn = [await ItemMaker(ONE, FakeGenerator()).make(ItemAddress("chain_sum", i, "eval", 7)) for i in range(100)]
-    assert made.problems == [problem for problem in drawn if is_held_out(problem.question)][:3]
+    assert made.problems == [problem for problem in drawn if is_held_out(problem.library_question)][:3]
     assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
 
 
@@ -63,7 +60,7 @@ class Few(FakeGenerator):
 
 
 async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings_of_either() -> None:
-    stream = ProblemStream(ItemMaker(ONE, Few(), held_out=ExcludedQuestions()), seed=42)
+    stream = ProblemStream(ItemMaker(ONE, Few(), is_held_out=is_held_out), seed=42)
     trained = {(await stream.next()).question for _ in range(600)}
     asked = {
         problem.question
@@ -98,12 +95,6 @@ async def test_seeds_that_give_no_item_are_passed_over_and_a_task_of_which_none_
     assert broken.describe()["left_out"] == {"gcd": "4 of 4 items could not be made (10 seeds in a row gave none)"}
 
 
-async def test_an_evaluation_beside_published_results_asks_what_comes_and_says_so() -> None:
-    made = await build(ONE, Few(), per_task=30, complexity="easy")
-    assert [problem.index for problem in made] == list(range(30))
-    assert (made.describe()["hold_out"], (await build(ONE)).describe()["hold_out"]) == ("published", "content")
-
-
 def test_a_number_samples_tasks_by_the_seed_and_selectors_name_them() -> None:
     chosen = choose_tasks(MANY, ["20"], 123)
     assert len(set(chosen)) == 20
@@ -120,20 +111,6 @@ async def test_a_complexity_is_the_level_nearest_to_it() -> None:
     assert {(problem.complexity, problem.config["max_terms"]) for problem in made} == {(1.0, 12)}
 
 
-async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    presets = {"easy": {"gcd": {"no_such_field": 1}, "chain_sum": {}}}
-    monkeypatch.setattr(eval_set, "published_presets", lambda: presets)
-    lcm = Task("lcm", "arithmetic")
-    made = await build(Catalog((*CATALOG.tasks, lcm)), complexity="easy")
-    assert {item.task for item in made} == {"chain_sum"}
-    left_out = made.describe()["left_out"]
-    assert left_out["lcm"] == "the preset 'easy' has no config for it" and "no_such_field" in left_out["gcd"]
-    with pytest.raises(EnvironmentSetupError, match=r"The evaluation has no questions: .*lcm"):
-        await build(Catalog((lcm,)), complexity="easy")
-
-
 async def test_the_manifest_changes_with_every_question_config_and_release_and_not_with_the_order() -> None:
     made = await build(ONE)
     first, *rest = made.problems
@@ -142,31 +119,3 @@ async def test_the_manifest_changes_with_every_question_config_and_release_and_n
     others = [EvalSet([replace(first, **changed), *rest], version=made.version) for changed in changes]
     others += [EvalSet(rest, version=made.version), EvalSet(made.problems, version="9.9")]
     assert len({changed_set.manifest for changed_set in (made, *others)}) == 7
-
-
-def test_scores_and_presets_are_those_of_the_source() -> None:
-    assert len(published_scores("easy")) == 9
-    gemma = published_scores("easy")["google/gemma-3-27b-it"]["chain_sum"]
-    assert gemma.mean_score == 0.6832 and sum(gemma.counts) == 50
-    for preset in PRESETS:
-        asked = {task for scores in published_scores(preset).values() for task in scores}
-        assert asked | set(published_presets()["verifier_changed_since"]) <= published_presets()[preset].keys()
-    hard = {"min_terms": 5, "max_terms": 8, "min_digits": 4, "max_digits": 6}
-    assert published_presets()["hard"]["chain_sum"] == hard
-
-
-async def test_a_preset_leaves_out_a_task_whose_items_take_too_long() -> None:
-    catalog = Catalog((Task("chain_sum", "arithmetic"), Task("knight_swap", "games")))
-    easy = await build(catalog, complexity="easy")
-    hard = await build(catalog, complexity="hard")
-    assert {item.task for item in easy} == {"chain_sum", "knight_swap"}
-    assert {item.task for item in hard} == {"chain_sum"}
-    assert "over 5 s" in hard.describe()["left_out"]["knight_swap"]
-
-
-def test_the_installed_library_accepts_every_hard_config() -> None:
-    configs = published_presets()["hard"]
-    # A preset's fields are arguments of the config class; building all hundred datasets takes too long here.
-    for task, fields in configs.items():
-        assert set(fields) <= set(config_of(task, fields)), task
-    assert set(configs) <= set(library.registry())

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from reasoning_gym_environment.records import LIBRARY_QUESTION
+
 DRAWS = 300
 CHECKPOINT_AT = 200
 """The state after so many draws is kept as well: a run that goes on from it draws what this one does."""
@@ -63,6 +65,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
+def digest_of_item(entry: Mapping[str, Any]) -> str:
+    """The digest of what a model and a verifier read."""
+    return digest({name: value for name, value in entry.items() if name != LIBRARY_QUESTION})
+
+
 class Student:
     """Answers by the question and by how often it was asked: right, nearly right, wrong, without form, too long."""
 
@@ -95,7 +102,7 @@ def draw_record(item: Any, group: Mapping[str, Any] | None) -> list[Any]:
     """One draw: its item, and what became of it. Scores are readable, so that a difference can be understood."""
     messages, entry, dataset = item
     problem = dataset.group.problem
-    drawn = [problem.index, problem.task, problem.level, problem.seed, digest(entry)]
+    drawn = [problem.index, problem.task, problem.level, problem.seed, digest_of_item(entry)]
     prompt = digest([dict(message) for message in messages])
     if group is None:
         return [*drawn, prompt, None, None]

@@ -289,7 +289,7 @@ def test_a_server_class_derived_from_one_of_atropos_has_its_adapter_and_another_
         def __init__(self) -> None:
             self.config = SimpleNamespace(base_url="http://127.0.0.1:9/v1")
 
-    [adapter] = adapters_of([MyServer()], None, None)
+    [adapter] = adapters_of([MyServer()], None)
     assert type(adapter) is ADAPTERS["VLLMServer"]
     with pytest.raises(EnvironmentSetupError, match=r"derived from VLLMServer, .* of Atropos; found object"):
-        adapters_of([object()], None, None)
+        adapters_of([object()], None)

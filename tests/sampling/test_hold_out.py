@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -46,7 +46,7 @@ def in_workers() -> Iterator[AllTasks]:
 class RememberingGenerator(InProcessGenerator):
     """Makes each item of reasoning-gym once for all settings, because some take seconds."""
 
-    items: dict[tuple[str, int], dict[str, Any]] = {}
+    items: ClassVar[dict[tuple[str, int], dict[str, Any]]] = {}
 
     def make(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         if (task, seed) not in self.items:

@@ -125,9 +125,8 @@ class HeldGenerator:
             request.break_down(PoolClosedError())
 
 
-class HashHoldOut:
-    def __contains__(self, question: object) -> bool:
-        return chance(0.1, "held out", str(question))
+def is_held_out_by_chance(question: str) -> bool:
+    return chance(0.1, "held out", question)
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,12 @@ class StreamMachine(RuleBasedStateMachine):
         limits = LevelLimits(self.ladders)
         self.curriculum = Curriculum(options.tasks, limits.top_level)
         self.stream = ProblemStream(
-            ItemMaker(catalog, self.generator, too_long=self.too_long, held_out=HashHoldOut()),  # type: ignore[arg-type]
+            ItemMaker(
+                catalog,
+                self.generator,  # type: ignore[arg-type]
+                too_long=self.too_long,
+                is_held_out=is_held_out_by_chance,
+            ),
             seed=1,
             levels=self.level_chooser(),
             limits=limits,

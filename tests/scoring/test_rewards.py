@@ -50,11 +50,10 @@ def test_one_score_below_half_spares_the_whole_group() -> None:
 @pytest.mark.parametrize(
     ("fields", "outcome", "reason"),
     [
-        ({"length": 10}, Outcome.CORRECT, None),
-        ({"length": 9}, Outcome.CORRECT, "too_short"),
-        ({"length": 0}, Outcome.CORRECT, "too_short"),
-        # The prompt does not make a short completion long.
-        ({"tokens": [0] * 50, "masks": [-100] * 45 + [0] * 5}, Outcome.CORRECT, "too_short"),
+        ({"length": 1}, Outcome.CORRECT, None),
+        ({"length": 0}, Outcome.CORRECT, "empty"),
+        # The prompt is no part of the completion.
+        ({"tokens": [0] * 50, "masks": [-100] * 50}, Outcome.CORRECT, "empty"),
         ({"finish_reason": "length"}, Outcome.WRONG, "too_long"),
         ({"length": 2, "finish_reason": "length"}, Outcome.WRONG, "too_long"),
         ({"length": 2, "finish_reason": "length"}, Outcome.TIMEOUT, "unscored_timeout"),
@@ -64,13 +63,13 @@ def test_one_score_below_half_spares_the_whole_group() -> None:
         ({}, Outcome.FORMAT_FAILURE, None),
     ],
 )
-def test_what_is_cut_off_too_short_or_unscored_carries_no_advantage(
+def test_what_is_cut_off_empty_or_unscored_carries_no_advantage(
     make_completion: Any, fields: dict[str, Any], outcome: Outcome, reason: str | None
 ) -> None:
     completion, score = make_completion(**fields), Score(0.0, outcome)
     assert mask_reason(completion, score, mask_too_long=True) == reason
     if reason == "too_long":
-        assert mask_reason(completion, score, mask_too_long=False) in (None, "too_short")
+        assert mask_reason(completion, score, mask_too_long=False) is None
 
 
 @pytest.mark.parametrize("lost", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
@@ -86,12 +85,12 @@ def test_an_unscored_completion_gets_the_mean_of_the_scored_ones(lost: Outcome) 
 
 
 def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: Any) -> None:
-    lengths = (8, 847, 7, 997)
+    lengths = (8, 847, 0, 997)
     completions = [make_completion(str(length), length=length) for length in lengths]
     scores = [Score(value, Outcome.CORRECT) for value in (1.0, 1.0)]
     scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
-    made = rollouts_of(completions, scores, "exact", 1000, True, min_tokens=8)
+    made = rollouts_of(completions, scores, "exact", 1000, True)
     assert [(rollout.completion, rollout.score) for rollout in made] == list(zip(completions, scores, strict=True))
     assert [rollout.base_reward for rollout in made] == [1.0, 1.0, 1.0, 0.0]
     assert [rollout.reward for rollout in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
-    assert [rollout.mask_reason for rollout in made] == [None, None, "too_short", "unscored_timeout"]
+    assert [rollout.mask_reason for rollout in made] == [None, None, "empty", "unscored_timeout"]

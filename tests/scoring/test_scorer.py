@@ -62,9 +62,3 @@ async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: 
     ):
         [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
         assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
-
-
-async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:
-    for verdict, value in ((Verdict(1.0, native=0.0), 0.0), (Verdict(0.0, native=0.4), 0.4)):
-        [score] = await Scorer(FakeGrader({"5": verdict}), native=True).score(make_problem(), [make_completion()])
-        assert (score.value, score.native) == (value, value)

@@ -112,21 +112,19 @@ def test_the_installed_wheel_works_far_from_the_repository(installed: Path, tree
     assert list(tmp_path.iterdir()) == []
 
 
-SERVER = "--openai.server_type openai --openai.base_url http://localhost:9/v1 --openai.model_name none"
-PLAN = (
-    f"{SERVER} --dry-run --env.include_tasks chain_sum --env.eval_tasks all --env.use_wandb False --env.total_steps 2"
-)
+SERVER = "--openai.server_type openai --openai.base_url {url} --openai.model_name mock"
+SMALL = f"{SERVER} --env.include_tasks chain_sum --env.eval_tasks all --env.use_wandb False --env.total_steps 2"
 CALLS = {
     "tasks": ("tasks countdown", "countdown (games)"),
     "audit": ("audit chain_sum --items 2", "sound"),
-    "process": (f"process {PLAN}", "Planned: "),
-    "evaluate": (f"evaluate {PLAN}", "Planned: 5 requests"),
+    "process": (f"process {SMALL}", "2 groups are in "),
+    "evaluate": (f"evaluate {SMALL}", "Planned: 5 requests"),
     "report": ("report sample_run -o report.html", "report.html"),
     "export": ("export sft sample_run/data_dumps --to exported", "rows of"),
     "export held-out": ("export held-out --tasks chain_sum --to held_out", "5 held-out questions"),
     "levels": ("levels levels.sqlite --create --tasks chain_sum --group-size 8", "1 tasks with"),
 }
-"""A call of each command that needs no server, and a part of what it prints."""
+"""A call of each command that ends, and a part of what it prints. `{url}` is the address of an inference server."""
 SERVERS = {"serve", "grade-server", "openenv"}
 """These commands do not end by themselves."""
 
@@ -146,9 +144,12 @@ def test_a_command_of_the_wheel_prints_its_help(installed: Path, folder: Path, c
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_command_of_the_wheel_does_its_work(installed: Path, folder: Path, name: str) -> None:
+def test_a_command_of_the_wheel_does_its_work(
+    installed: Path, folder: Path, name: str, adding_server: ThreadedMockServer
+) -> None:
     call, expected = CALLS[name]
-    assert expected in run(installed / "reasoning-gym-env", *call.split(), cwd=folder, HOME=str(folder))
+    arguments = call.format(url=adding_server.base_url).split()
+    assert expected in run(installed / "reasoning-gym-env", *arguments, cwd=folder, HOME=str(folder))
 
 
 def test_each_command_has_a_call() -> None:

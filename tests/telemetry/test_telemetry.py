@@ -97,7 +97,7 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
         (GroupOutcome.EQUAL_SCORES, make_group([0.3, 0.3])),
         (GroupOutcome.TOO_LONG, cut_off),
         (GroupOutcome.TIMED_OUT, changed(cut_off, score=LOST)),
-        (GroupOutcome.MASKED, changed(mixed, mask_reason="too_short")),
+        (GroupOutcome.MASKED, changed(mixed, mask_reason="empty")),
     ):
         assert outcome_without_signal(group) == outcome and not group.has_signal
 
