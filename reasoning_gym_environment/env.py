@@ -64,7 +64,6 @@ from .telemetry.wandb_log import (
     build_table,
     continue_offline,
     forget_timings,
-    has_tables,
     table_rows,
 )
 from .trainer.group_file import GroupSink
@@ -137,7 +136,6 @@ class ReasoningGymEnv(BaseEnv):
         self._own = SubclassState(config.seed)
         self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
-        self._log_steps = 0
         self._has_set_up_wandb = False
         self._is_ending = False
 
@@ -278,9 +276,6 @@ class ReasoningGymEnv(BaseEnv):
 
         An error of wandb is counted and costs this step's metrics, not the training.
         """
-        self._log_steps += 1
-        if not has_tables(self._log_steps):
-            self.rollouts_for_wandb.clear()
         metrics = {
             **(wandb_metrics or {}),
             **self.run.drain_metrics(),

@@ -175,6 +175,7 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
         await env.evaluate()
     assert all(Path(tmp_path, f"step-{step}", "samples.jsonl").exists() for step in (25, 50))  # noqa: ASYNC240
     assert env.config.data_dir_to_save_evals == str(tmp_path)
+    assert env.run.evaluator.newest == "exact 0.0% at step 50"
     metrics = json.loads((tmp_path / "step-25" / "metrics.json").read_text())
     parameters = metrics["config_general"]["generation_parameters"]
     assert len(parameters["system_prompt"]) == 16

@@ -141,6 +141,7 @@ async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     with AnswerLog(None, {}) as answers:
         samples = await run.evaluator.samples(questions, answers, ask=QuestionsOfHook(env, questions))
     results = summarise(samples)
+    run.evaluator.newest = f"exact {results.overall.estimates['exact'].value:.1%} at step {step}"
     logger.info("Step %d: %s%s", step, result_line(results, questions.manifest), _since_first(run, step, samples))
     if run.evals_folder is not None:
         try:

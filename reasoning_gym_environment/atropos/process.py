@@ -203,7 +203,7 @@ class GroupWriter:
         self._replay()
         await self._log_plan()
         preflight.begin_wandb_run(self._config)
-        await supervise(self._write_all(), RunWatch(self._run, waits_for=self._waits_for).follow())
+        await supervise(self._write_all(), RunWatch(self._run, self._waits_for).follow())
         await self._env.wandb_log()
 
     def _replay(self) -> None:

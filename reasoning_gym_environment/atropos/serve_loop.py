@@ -30,7 +30,7 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
 from ..items import group_of
-from ..telemetry.alarms import Rule
+from ..telemetry.alarms import Rule, Sign
 from ..telemetry.telemetry import GroupOutcome, keep_newest
 from ..trainer.run_state import RunState
 from ..utils.clock import now
@@ -54,9 +54,6 @@ GRACE_S = 4.0
 
 Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
 """
-
-STALL_S = 60.0
-"""After this long without a new group, although there is room, an alarm names the reason."""
 
 SILENT_S = 60.0
 """After this long without an answer from run-api, which accepts requests, an alarm says so."""
@@ -163,14 +160,14 @@ class ServeLoop:
         self._started_at = now()
         self._answered_at = now()
         self._stepped_at = now()
-        self._watch = RunWatch(env.run, self._rules(), self._waits_for)
 
     async def run(self) -> None:
         """Return when the run is over. Errors of the environment propagate."""
+        watch = RunWatch(self._run, self._waits_for, self._rules(), self._is_stalled)
         await supervise(
             self._follow_trainer(),
             self._start_groups(),
-            self._watch.follow(),
+            watch.follow(),
         )
 
     # --- the trainer's side
@@ -226,7 +223,6 @@ class ServeLoop:
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0
             await self._env.wandb_log({})
-            self._watch.at_log_step()
         self._run.checkpoints.begin_if_due()
 
     def _save_checkpoint(self, step: int) -> None:
@@ -402,33 +398,27 @@ class ServeLoop:
 
     def _rules(self) -> list[Rule]:
         return [
-            Rule("no_group_starts", self._why_no_group_starts, STALL_S),
-            Rule("run_api_is_silent", self._why_silent, SILENT_S - LOOK_S),
-            Rule("queue_is_full", self._why_full, FULL_S),
+            Rule("run_api_silent", self._silent, SILENT_S - LOOK_S),
+            Rule("queue_full", self._full, FULL_S),
         ]
 
-    def _why_no_group_starts(self) -> str:
-        """There is room, and no group has started since the last look."""
-        if self.room <= 0 or now() - self._started_at < LOOK_S:
-            return ""
-        return (
-            f"No group has started for a minute, although there is room for {self.room}; {len(self._groups)} are in "
-            f"progress. The run waits for {self._waits_for()}."
-        )
+    def _is_stalled(self) -> bool:
+        """Whether there is room, and no group has started since the last look."""
+        return self.room > 0 and now() - self._started_at >= LOOK_S
 
-    def _why_silent(self) -> str:
+    def _silent(self) -> Sign | None:
         """run-api accepts requests, and answers none."""
         silent_s = now() - self._answered_at
         if not self._run.api.is_available or silent_s < LOOK_S:
-            return ""
-        return f"The trajectory API has not answered for {silent_s:.0f} s. It may be encoding a batch."
+            return None
+        return Sign(f"The trajectory API has not answered for {silent_s:.0f} s. It may be encoding a batch.")
 
-    def _why_full(self) -> str:
+    def _full(self) -> Sign | None:
         """The queue at run-api has no place for another group, and the trainer makes no step."""
         if self._status is None or not self._is_full or now() - self._stepped_at < LOOK_S:
-            return ""
+            return None
         reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
-        return (
+        return Sign(
             f"The queue at run-api is full, and the trainer has made no step for {self._since_step}. If it waits for a "
             "batch, an environment that was killed may still have its share of each batch reserved (all environments "
             f"together reserve {reserved:.0%}): restart run-api and the trainer."
@@ -456,14 +446,16 @@ class ServeLoop:
             return "the evaluation"
         if self._is_full:
             return f"the trainer: the queue is full, and its last step was {self._since_step} ago"
-        if self.room <= 0 or now() - self._started_at < NO_ITEM_S:
+        if self.room <= 0:
+            return f"the completions of {len(self._groups)} groups" if self._groups else ""
+        if now() - self._started_at < NO_ITEM_S:
             return ""
         if self._has_no_item:
             return "an item: get_next_item returns none"
         if self._drawing is None:
-            return "the loop itself, which is stuck: please report this"
+            return ""
         tasks = ", ".join(self._run.stream.tasks_in_progress) or "none"
-        return f"the next item; tasks whose items are being made: {tasks}"
+        return f"the next item (in progress: {tasks})"
 
     # --- shutdown
 

@@ -1,163 +1,131 @@
-"""The status block of a run: at most six lines that say how far it is, what it achieves, and what it waits for.
+"""The status of a run: three lines a minute that say how far it is, what it achieves, and what it waits for.
 
-Run ── totals now, less the totals of the last block ──> lines ──> a terminal: one block, redrawn in place
-                                                            └────> a log: one record a minute, and at log steps
+Run ── totals now, less the totals of the last status ──> lines ──> one record of the log
 """
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from types import TracebackType
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from ..run import Mode, Run
-from ..tasks.selectors import shortened
-from ..telemetry.alarms import RECENT, ScoredGroup, tasks_at_zero
+from ..telemetry.alarms import RECENT, ScoredGroup
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 
-logger = logging.getLogger(__name__)
+STANDS_STILL_S = 60.0
+"""A run stands still if its last step is longer ago than this, and than three times the mean time between steps."""
 
-STUCK_GROUPS = 8
-"""A line names a task if all answers in this many of its last groups are right."""
+MEASURES: Mapping[str, Callable[[ScoredGroup], float]] = {
+    "reward": lambda group: group.reward,
+    "exact": lambda group: group.exact / group.completions,
+    "signal": lambda group: group.has_signal,
+    "unreadable": lambda group: group.unreadable / group.completions,
+    "cut off": lambda group: group.cut_off / group.completions,
+}
+"""What the status shows of the last groups, with the change from the groups before."""
 
 
 class Status:
-    """Describes the progress of a run. Each call of `lines` also describes the period since `begin_period`."""
+    """Describes the progress of a run. Each call of `lines` also describes the time since the call before."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._began = now()
-        self._first_done = self._done
-        self.begin_period()
+        self._first = self._done = self._steps()
+        self._stepped_at = now()
+        self._begin_period()
 
-    def begin_period(self) -> None:
-        """Begin a new period."""
+    def _begin_period(self) -> None:
         self._period_began = now()
         self._outcomes_before = self._run.telemetry.outcomes.totals()
         self._tokens_before = self._run.inference.spending.completion_tokens
-        self._levels_before = self._levels()
 
-    @property
-    def _done(self) -> int:
+    def _steps(self) -> int:
         """The trainer's step, or the groups in the file of `process`."""
         state = self._run.state
         return state.groups_written if self._run.mode is Mode.PROCESS else state.step
 
-    def _levels(self) -> dict[str, int]:
-        tasks = self._run.item_source.curriculum.stats()["tasks"]
-        return {task: details["level"] for task, details in tasks.items()}
+    def look(self) -> None:
+        """Note when the run makes a step. Call this every few seconds."""
+        steps = self._steps()
+        if steps != self._done:
+            self._done = steps
+            self._stepped_at = now()
 
     def lines(self, waits_for: str, alarms: Sequence[str]) -> list[str]:
-        """At most six lines. `waits_for` says what the run waits for, or is empty. `alarms` last now."""
-        found = [
-            self._progress(),
-            self._achieved(),
-            self._groups(),
-            self._tasks(),
-            self._dumps(),
-            _last_line(waits_for, alarms),
-        ]
+        """At most three lines. `waits_for` says what the run waits for, or is empty. `alarms` last now."""
+        ended = self._ended()
+        found = [self._progress(ended), self._achieved(), self._present(ended, waits_for, alarms)]
+        self._begin_period()
         return [line for line in found if line]
 
-    def _progress(self) -> str:
-        """`Step 3 of 250, about 2 h 10 min left; 4.2 groups and 8,300 tokens a second`."""
-        run = self._run
-        unit = "Group" if run.mode is Mode.PROCESS else "Step"
-        text = f"{unit} {self._done:,} of {run.state.total_steps:,}"
-        made = self._done - self._first_done
-        if made > 0:
-            left = (run.state.total_steps - self._done) * (now() - self._began) / made
-            text += f", about {duration(left)} left"
-        seconds = max(now() - self._period_began, 1e-9)
-        groups = sum(self._ended().values()) / seconds
-        tokens = (run.inference.spending.completion_tokens - self._tokens_before) / seconds
-        return f"{text}; {groups:,.1f} groups and {tokens:,.0f} tokens a second"
-
-    def _achieved(self) -> str:
-        """`The last 128 groups: reward 0.41 (+0.05), exact 38.2% (+3.1), 31% with a signal`."""
-        window = self._run.telemetry.window
-        newest = window.newest
-        if not newest:
-            return ""
-        before = window.before if len(window.before) == RECENT else []
-        reward = _with_change([group.reward for group in newest], [group.reward for group in before], "{:.2f}", 1)
-        exact = _with_change(
-            [group.exact_rate for group in newest], [group.exact_rate for group in before], "{:.1f}%", 100
-        )
-        signal = fmean(group.has_signal for group in newest)
-        return f"The last {len(newest)} groups: reward {reward}, exact {exact}, {signal:.0%} with a signal"
-
     def _ended(self) -> dict[str, int]:
+        """How many attempts ended with each outcome since the last status."""
         totals = self._run.telemetry.outcomes.totals()
         ended = {name: count - self._outcomes_before.get(name, 0) for name, count in totals.items()}
         return {name: count for name, count in ended.items() if count > 0}
 
-    def _groups(self) -> str:
-        """`Groups in the last 60 s: 31 sent, 12 all wrong, 5 cut off; 3 wait at run-api`."""
-        ended = self._ended()
-        parts = [f"{count} {outcome_words(name)}" for name, count in ended.items()]
-        text = ", ".join(parts) or "none has ended"
-        waiting = self._run.api.in_delivery
-        if waiting:
-            text += f"; {waiting} wait for run-api to take them"
-        return f"Groups in the last {now() - self._period_began:.0f} s: {text}"
+    def _progress(self, ended: dict[str, int]) -> str:
+        """`Step 3 of 250, about 2 h 10 min left; 4.2 groups and 8,300 tokens a second; exact 31.2% at step 0`."""
+        run = self._run
+        unit = "Group" if run.mode is Mode.PROCESS else "Step"
+        seconds = max(now() - self._period_began, 1e-9)
+        groups = sum(ended.values()) / seconds
+        tokens = (run.inference.spending.completion_tokens - self._tokens_before) / seconds
+        parts = [
+            f"{unit} {self._done:,} of {run.state.total_steps:,}{self._time_left(unit.lower())}",
+            f"{groups:,.1f} groups and {tokens:,.0f} tokens a second",
+        ]
+        if run.evaluator.newest:
+            parts.append(run.evaluator.newest)
+        return "; ".join(parts)
 
-    def _tasks(self) -> str:
-        """`Tasks: no right answer in a, b; only right answers in c; levels 5 up, 1 down, mean 2.3`."""
+    def _time_left(self, unit: str) -> str:
+        """When the last step is expected, or since when no step came."""
+        made = self._done - self._first
+        pace = (self._stepped_at - self._began) / made if made > 0 else 0.0
+        since = now() - self._stepped_at
+        if since > max(STANDS_STILL_S, 3 * pace):
+            return f", no {unit} for {duration(since)}"
+        if not made:
+            return ""
+        left = pace * (self._run.state.total_steps - self._done) - since
+        return f", about {duration(max(left, 0.0))} left"
+
+    def _achieved(self) -> str:
+        """`The last 128 groups: reward 41.0% (+5.0), exact 38.2% (+3.1), signal 31.0% (-2.0), ...`."""
         window = self._run.telemetry.window
-        at_zero = tasks_at_zero(window)
-        at_one = sorted(task for task, groups in window.by_task.items() if _is_always_right(list(groups)))
+        newest = window.newest
+        before = window.before
+        if not newest:
+            return ""
         parts = []
-        if at_zero:
-            parts.append(f"no right answer in {shortened(at_zero)}")
-        if at_one:
-            parts.append(f"only right answers in {shortened(at_one)}")
-        levels = self._levels()
-        changes = [level - self._levels_before.get(task, 0) for task, level in levels.items()]
-        if levels:
-            up, down = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
-            parts.append(f"levels {up} up, {down} down, mean {fmean(levels.values()):.1f}")
-        return f"Tasks: {'; '.join(parts)}" if parts else ""
+        for name, measure in MEASURES.items():
+            mean = fmean(map(measure, newest))
+            part = f"{name} {mean:.1%}"
+            if len(before) == RECENT:
+                part += f" ({100 * (mean - fmean(map(measure, before))):+.1f})"
+            parts.append(part)
+        return f"The last {len(newest)} groups: {', '.join(parts)}"
 
-    def _dumps(self) -> str:
-        progress = self._run.telemetry.dumps.progress()
-        return f"Groups in the open dumps: {progress}" if progress else ""
-
-
-def _last_line(waits_for: str, alarms: Sequence[str]) -> str:
-    parts = []
-    if waits_for:
-        parts.append(f"waits for {waits_for}")
-    if alarms:
-        parts.append(f"ALARM {', '.join(alarms)}")
-    text = "; ".join(parts)
-    return text[:1].upper() + text[1:]
-
-
-def _with_change(newest: Sequence[float], before: Sequence[float], form: str, factor: float) -> str:
-    text = form.format(factor * fmean(newest))
-    if before:
-        change = form.format(factor * (fmean(newest) - fmean(before))).rstrip("%")
-        text += f" ({change if change.startswith('-') else f'+{change}'})"
-    return text
-
-
-def _is_always_right(groups: Sequence[ScoredGroup]) -> bool:
-    newest = groups[-STUCK_GROUPS:]
-    return len(newest) == STUCK_GROUPS and all(group.exact == group.completions for group in newest)
+    def _present(self, ended: dict[str, int], waits_for: str, alarms: Sequence[str]) -> str:
+        """`Waits for ...; 31 sent, 12 all wrong in the last 60 s; dumps: 37/100 rollouts; ALARM stuck_tasks`."""
+        outcomes = ", ".join(f"{count} {outcome_words(name)}" for name, count in ended.items())
+        parts = [f"waits for {waits_for}"] if waits_for else []
+        parts.append(f"{outcomes or 'no group ended'} in the last {now() - self._period_began:.0f} s")
+        dumps = self._run.telemetry.dumps.progress()
+        if dumps:
+            parts.append(f"dumps: {dumps}")
+        if alarms:
+            parts.append(f"ALARM {', '.join(alarms)}")
+        text = "; ".join(parts)
+        return text[:1].upper() + text[1:]
 
 
 def outcome_words(name: str) -> str:
     """An outcome as the log names it, such as `all wrong`."""
-    words: Mapping[str, str] = {GroupOutcome.TOO_LONG: "cut off or too long", GroupOutcome.TIMED_OUT: "not scored"}
+    words: dict[str, str] = {GroupOutcome.TOO_LONG: "cut off or too long", GroupOutcome.TIMED_OUT: "not scored"}
     return words.get(name, name.replace("_", " "))
 
 
@@ -167,35 +135,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-class StatusDisplay(AbstractContextManager["StatusDisplay"]):
-    """Shows status blocks: on a terminal in place, below the lines of the log; otherwise in the log."""
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-        if sys.stderr.isatty():
-            # Log lines go through the display while it is on: handlers write to the sys.stderr of the moment.
-            self._live = Live(console=Console(stderr=True), auto_refresh=False)
-
-    @property
-    def is_live(self) -> bool:
-        return self._live is not None
-
-    def __enter__(self) -> StatusDisplay:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, lines: Sequence[str]) -> None:
-        """Replace the block on the terminal, or write it to the log."""
-        if self._live is not None:
-            self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
-        else:
-            logger.info("Status: %s", "\n  ".join(lines))

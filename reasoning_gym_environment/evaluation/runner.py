@@ -92,6 +92,8 @@ class Evaluator:
     watch: CompletionWatch = field(default_factory=CompletionWatch)
     first: FirstEvaluation | None = None
     """The first evaluation of the run, with which later ones are compared."""
+    newest: str = ""
+    """The result of the newest evaluation of the run, for the status."""
 
     def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
         """Sentences on what `samples` will request."""

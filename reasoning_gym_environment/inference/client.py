@@ -316,7 +316,8 @@ async def _reply_in_time(server: ServerAdapter, prompt: Prompt, parameters: Requ
         return await with_deadline(parameters.timeout_s, server.sample(prompt, parameters))
     except TimeoutError as error:
         raise RequestTimeoutError(
-            f"{server.address}: no answer within {parameters.timeout_s:g} s, env.worker_timeout"
+            f"{server.address}: no answer within {parameters.timeout_s:g} s. Raise env.worker_timeout, or lower "
+            "env.max_token_length or openai.num_max_requests_at_once."
         ) from error
 
 

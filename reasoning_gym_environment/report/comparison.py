@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,14 +55,6 @@ class Comparison:
     tasks: list[DifferenceRow]
     unpaired: int
     notes: list[str]
-
-    @property
-    def questions_to_show(self) -> int:
-        """Approximate number of questions that would show a difference in accuracy of this size."""
-        difference = self.measures[0].difference
-        half = (difference.high - difference.low) / 2
-        ratio = half / max(abs(difference.value), 0.01)
-        return math.ceil(difference.questions * ratio**2)
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:

@@ -1,1 +1,1 @@
-"""Metrics and logs of a run: metrics, group outcomes, dumps and tables of rollouts, a sign of reward hacking."""
+"""Metrics and logs of a run: metrics, group outcomes, dumps and tables of rollouts, alarms."""

@@ -41,7 +41,7 @@ from ..records import (
 from ..storage.append_log import AppendLog
 from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, SAMPLE, dump_record
 from ..utils.resilience import BackgroundCalls, Outage
-from .alarms import Alarms, Window, numbers_of, training_rules
+from .alarms import Alarms, Window, completion_rules, numbers_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Telemetry:
         self.percent_correct = self._metrics.percent_correct
         self._groups_not_dumped = 0
         self.window = Window()
-        self.alarms = Alarms(training_rules(self.window))
+        self.alarms = Alarms(completion_rules(self.window))
 
     def observe(self, group: Group) -> None:
         """Count one scored group, before it is filtered."""
@@ -183,10 +183,7 @@ class TrainMetrics:
             "length_penalty": reward - rollout.base_reward,
             "total": reward,
             f"category/{problem.category}": reward,
-            f"outcome/{rollout.score.outcome.value}": reward,
         }
-        if problem.level is not None:
-            shown[f"level/{problem.level}"] = reward
         for name, value in shown.items():
             self._add(f"train_reward/{name}", value)
 
@@ -338,10 +335,6 @@ class GroupOutcomes:
         most_groups_first = sorted(self._counts, key=lambda task: (-self._counts[task].total(), task))
         rows = [f"  {task}: {_shares(_in_order(self._counts[task]))}" for task in most_groups_first]
         logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), "\n".join(rows))
-
-    def of_task(self, task: str) -> int:
-        """How many attempts to make a group of this task ended."""
-        return self._counts[task].total() if task in self._counts else 0
 
     def totals(self) -> dict[str, int]:
         """How many attempts ended with each outcome that occurred."""

@@ -1,6 +1,6 @@
 """Additions to Atropos' logging to wandb: the table `train/rollouts`, and a remedy for two defects.
 
-group ── table_rows ──> rows, kept by the environment ── build_table ──> train/rollouts, at steps that have_tables
+group ── table_rows ──> rows, kept by the environment ── build_table ──> train/rollouts, at each log step
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ import wandb
 from ..records import Completion
 
 logger = logging.getLogger(__name__)
-
-TABLES = 100
-"""At first, every log step has tables. Later, only every n-th step has tables, so that a run logs some hundreds.
-
-wandb keeps each table as a file of megabytes on the disk of the run.
-"""
 
 TIMINGS = (
     "request_timings",
@@ -68,11 +62,6 @@ def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
     columns = ["full_text", "score", "expected_answer", "task_name"]
     rows = [list(row) for row in chain.from_iterable(groups)]
     return wandb.Table(columns=columns, data=rows)
-
-
-def has_tables(log_step: int) -> bool:
-    """Whether the log step with this number has tables. The first step has the number 1."""
-    return log_step % max(1, log_step // TABLES) == 0
 
 
 def forget_timings(servers: Iterable[Any]) -> None:

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
-from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
+from reasoning_gym_environment.atropos.run_watch import NOT_SENT_S
+from reasoning_gym_environment.atropos.serve_loop import TICK_S
 from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.trainer.transport import ApiError
 from reasoning_gym_environment.utils.clock import now
@@ -90,7 +91,7 @@ def test_a_trainer_that_takes_no_batch_and_a_silent_run_api_are_reported(
     monkeypatch.setattr(serve_loop, "FULL_S", 60.0)
     serves(2.5 * 60.0, trainer_step_s=1e6)
     [line] = caplog.messages
-    assert "ALARM queue_is_full: " in line and "the trainer has made no step for" in line
+    assert "ALARM queue_full: " in line and "the trainer has made no step for" in line
     caplog.clear()
     serves(160.0, lambda world: [(10.0, lambda: world.api.block(145.0))], workers=1, batch_size=1024)
     [seconds] = re.findall(r"has not answered for (\d+) s", caplog.text)
@@ -293,9 +294,9 @@ def test_slow_items_hold_up_no_other_item() -> None:
 def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = serves(5 * STALL_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
-    assert world.run.telemetry.alarms.on == ["no_group_starts"]
-    assert "The run waits for the next item; tasks whose items are being made: lcm." in caplog.text
+    world = serves(5 * NOT_SENT_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
+    assert world.run.telemetry.alarms.on == ["nothing_sent"]
+    assert "The run waits for the next item (in progress: lcm)." in caplog.text
 
 
 def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:

@@ -13,15 +13,18 @@ from reasoning_gym_environment.records import Completion, FormatFailure, Group, 
 from reasoning_gym_environment.telemetry import alarms
 from reasoning_gym_environment.telemetry.alarms import (
     BETWEEN_WARNINGS_S,
+    ENDS_AFTER_S,
     OF_A_TASK,
-    QUIET_S,
     RECENT,
     Alarms,
     CompletionWatch,
     Rule,
+    Sign,
     Window,
+    completion_rules,
+    nothing_sent,
     numbers_of,
-    training_rules,
+    task_rules,
 )
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_without_signal
 
@@ -52,7 +55,10 @@ class Run:
         self.time = 0.0
         monkeypatch.setattr(alarms, "now", lambda: self.time)
         self.window = Window()
-        self.alarms = Alarms(training_rules(self.window))
+        self.alarms = Alarms(completion_rules(self.window))
+        self.alarms.add(task_rules(self.window))
+        waits = lambda: nothing_sent(self.window, "the next item", is_stalled=False)  # noqa: E731
+        self.alarms.add([Rule("nothing_sent", waits, after_s=60.0)])
         self.begun: dict[str, float] = {}
         """When each alarm was first on."""
 
@@ -107,36 +113,17 @@ def cut_off(index: int) -> list[Reply]:
     return [Reply(None, is_cut_off=True)] * 7 + [Reply(str(index), 1.0)]
 
 
-def paid_though_wrong(index: int) -> list[Reply]:
-    """A habit that spreads."""
-    hits = min(8, 8 * index // GROUPS + index % 2)
-    return [Reply("TrueFalse", 0.5)] * hits + [Reply(str(index), 1.0)] * (8 - hits)
-
-
-def forgets(index: int) -> list[Reply]:
-    right = 6 if index < RECENT else 1
-    return [Reply(str(index), 1.0)] * right + [Reply(str(9000 + index))] * (8 - right)
-
-
-def learns_partial_credit(index: int) -> list[Reply]:
-    right, paid = (3, 0.0) if index < RECENT else (1, 0.6)
-    return [Reply(str(index), 1.0)] * right + [Reply(str(9000 + index), paid)] * (8 - right)
-
-
 @pytest.mark.parametrize(
     ("student", "name", "words"),
     [
-        (always_zero, "one_answer", "100% of the last answers, to 32 different questions of 2 tasks, are '0'"),
+        (always_zero, "one_answer", "100% of the answers, to 32 different questions of 2 tasks, are '0'"),
         (
             always_zero,
             "nothing_sent",
-            "The trainer got no group for 1 min, although 151 groups ended: 134 all wrong, 17 all right",
+            "The trainer got no group for 1 min. The run waits for the next item. 159 groups ended: 141 all wrong",
         ),
-        (silent, "unreadable", "88% of the last 64 completions have no readable answer. Newest: 'I like numbers'"),
-        (cut_off, "cut_off", "88% of the last 64 completions were cut off at their limit of tokens"),
-        (paid_though_wrong, "repeated_answer", "is right in 0% and earns 0.50 on average"),
-        (forgets, "accuracy_fell", "of the answers in the last 128 groups are right. At best, 75.0% were right"),
-        (learns_partial_credit, "reward_without_accuracy", "the share of right answers fell by 25.0%"),
+        (silent, "unreadable", "88% of 64 completions have no readable answer. Newest: 'I like numbers'"),
+        (cut_off, "cut_off", "88% of 64 completions were cut off at their limit of tokens"),
     ],
 )
 def test_a_disaster_is_named_once_and_within_two_minutes(
@@ -162,19 +149,19 @@ def test_a_task_that_is_stuck_later_has_a_line_of_its_own(run: Run, caplog: pyte
     stuck = {"a"}
 
     def see_all(groups: int) -> list[str]:
-        """How the new warnings begin."""
+        """The new warnings."""
         caplog.clear()
         for index in range(groups):
             for task in ("a", "b", "good"):
                 right = 0 if task in stuck else index % 7 + 1
                 replies = [Reply(f"{index}, {number}", float(number < right)) for number in range(8)]
                 run.see(run.group(index, replies, task=task))
-        warnings = [line for line in caplog.messages if line.startswith("ALARM stuck_tasks: ")]
-        return [line.split("No answer")[0].removeprefix("ALARM stuck_tasks: ") for line in warnings]
+        return [line for line in caplog.messages if line.startswith("ALARM stuck_tasks: ")]
 
-    assert see_all(20) == [""]
+    [begins] = see_all(20)
+    assert "No answer was right in the last 16 groups or more of a, at the lowest level." in begins
     stuck.add("b")
-    assert see_all(2 * OF_A_TASK) == ["Now also b. "]
+    assert see_all(2 * OF_A_TASK) == ["ALARM stuck_tasks: Now also b."]
     stuck.remove("b")
     assert see_all(OF_A_TASK) == []
     stuck.add("b")
@@ -183,7 +170,7 @@ def test_a_task_that_is_stuck_later_has_a_line_of_its_own(run: Run, caplog: pyte
 
 def test_tasks_that_join_an_alarm_are_named_together_once_a_minute(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     tasks: list[str] = []
-    watched = Alarms([Rule("a_rule", lambda: "It burns." if tasks else "", tasks=lambda: tasks)])
+    watched = Alarms([Rule("a_rule", lambda: Sign("It burns.", list(tasks)) if tasks else None)])
     warned = []
     for second in range(int(4 * BETWEEN_WARNINGS_S)):
         run.time = float(second)
@@ -194,8 +181,8 @@ def test_tasks_that_join_an_alarm_are_named_together_once_a_minute(run: Run, cap
         warned += [(second, message) for message in caplog.messages]
     assert warned == [
         (0, "ALARM a_rule: It burns."),
-        (60, "ALARM a_rule: Now also task_1, task_2. It burns."),
-        (120, "ALARM a_rule: Now also task_100. It burns."),
+        (60, "ALARM a_rule: Now also task_1, task_2."),
+        (120, "ALARM a_rule: Now also task_100."),
     ]
 
 
@@ -204,7 +191,7 @@ def test_a_task_whose_groups_cannot_be_scored_is_named(run: Run, caplog: pytest.
         run.window.note_ending("slow_task", GroupOutcome.TIMED_OUT, is_sent=False)
         run.window.note_ending("gcd", GroupOutcome.SENT, is_sent=number % 2 == 0)
     run.alarms.look()
-    assert "Groups of slow_task (16 of 16) could not be scored." in caplog.text
+    assert "Half of the last groups or more of slow_task could not be scored." in caplog.text
 
 
 # --- honest runs
@@ -239,12 +226,6 @@ def test_honest_runs_set_off_no_alarm(honest: Student, run: Run, caplog: pytest.
     assert caplog.messages == []
 
 
-def test_an_accuracy_that_falls_because_the_levels_rise_is_no_alarm(run: Run) -> None:
-    for index in range(GROUPS):
-        run.see(run.group(index, forgets(index), level=index // 20))
-    assert run.begun == {}
-
-
 def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_an_alarm(
     make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,16 +241,16 @@ def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_an_alarm(
 # --- alarms begin and end
 
 
-def test_an_alarm_ends_with_its_sign_and_does_not_repeat_itself_soon(
+def test_an_alarm_begins_once_and_ends_once_although_its_sign_comes_and_goes(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sign = [""]
+    sign: list[Sign | None] = [None]
     watched = Alarms([Rule("a_rule", lambda: sign[0], after_s=60.0)])
     caplog.set_level("INFO")
 
     def look(text: str, seconds: float) -> list[str]:
         caplog.clear()
-        sign[0] = text
+        sign[0] = Sign(text) if text else None
         for _ in range(int(seconds / 5)):
             run.time += 5.0
             watched.look()
@@ -277,23 +258,22 @@ def test_an_alarm_ends_with_its_sign_and_does_not_repeat_itself_soon(
 
     assert look("It burns.", 55.0) == []
     assert look("", 10.0) == []
+    assert watched.metrics() == {}
     assert look("It burns.", 300.0) == ["ALARM a_rule: It burns."]
     assert watched.on == ["a_rule"] and watched.metrics() == {"alarms/a_rule": 1.0}
-    assert look("", 10.0) == ["The alarm a_rule is over."]
+    for _ in range(3):
+        assert look("", ENDS_AFTER_S - 10.0) == []
+        assert look("It burns.", 120.0) == []
+    assert look("", ENDS_AFTER_S + 10.0) == ["The alarm a_rule is over."]
     assert watched.on == [] and watched.metrics() == {"alarms/a_rule": 0.0}
-    assert look("It burns.", 120.0) == []
-    assert watched.on == ["a_rule"]
-    look("", QUIET_S + 10.0)
     assert look("It burns.", 120.0) == ["ALARM a_rule: It burns."]
 
 
-def test_the_sign_of_a_task_ends_with_its_newest_groups(run: Run) -> None:
-    for index in range(OF_A_TASK):
-        run.see(run.group(index, [Reply("0", 0.5)] * 4))
-    assert "repeated_answer" in run.alarms.on
-    for index in range(OF_A_TASK):
-        run.see(run.group(index, [Reply(str(index), 1.0)] * 4))
-    assert "repeated_answer" not in run.alarms.on
+def test_a_run_that_starts_no_group_says_what_it_waits_for(run: Run) -> None:
+    run.time = 120.0
+    assert nothing_sent(run.window, "the next item", is_stalled=False) is None
+    expected = Sign("The trainer got no group for 2 min. The run waits for the next item.")
+    assert nothing_sent(run.window, "the next item", is_stalled=True) == expected
 
 
 def test_code_that_only_scores_completions_has_the_alarms_about_completions(
@@ -304,4 +284,4 @@ def test_code_that_only_scores_completions_has_the_alarms_about_completions(
     for _ in range(100):
         watch.observe(make_problem(), [make_completion("\x1b[31mhello")], [score])
     [line] = caplog.messages
-    assert "100% of the last 64 completions have no readable answer. Newest: '?[31mhello'" in line
+    assert "100% of 64 completions have no readable answer. Newest: '?[31mhello'" in line
