@@ -6,7 +6,6 @@ atroposlib keeps the state of run-api in a global variable, so a process can sim
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -48,8 +47,6 @@ class SimulatedApi:
         """The number of next requests that the gateway does not pass on, although run-api is up."""
         self.accepted: list[tuple[int, ...]] = []
         """The prompt of every group that was accepted, in order."""
-        self.accepted_from: Counter[Any] = Counter()
-        """The number of accepted groups by sender."""
         self.owners: dict[int, Any] = {}
         """Who has registered as which environment of the present process. Marks are missing."""
         self.signed_off: list[tuple[Any, Any]] = []
@@ -147,7 +144,6 @@ class SimulatedApi:
             self.accepted_without_trainer += not self.has_trainer
             answer = self._answer("/scored_data", group, owner)
             self.accepted.append(prompt_of(group))
-            self.accepted_from[owner] += 1
             return answer
 
         try:
