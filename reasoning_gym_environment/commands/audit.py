@@ -50,7 +50,7 @@ FULL = 0.99
 MOST = 0.5
 """An answer without work is a fault if its mean score on a level is above this, by the 95 % interval's lower end."""
 FREQUENT = 3
-"""So many of the most frequent answers of a level are tried on all items of the level."""
+"""The audit tries this many of the most frequent answers of a level on all items of the level."""
 
 CONSTANTS = ("0", "1", "-1", "2", "10", "100", "yes", "no", "True", "False", "None", "A", "a", "[]", "{}", "nan", "inf")
 GARBAGE = (
@@ -68,7 +68,7 @@ GARBAGE = (
 
 
 def last_lines(question: str) -> str:
-    """The last block of lines, without the text before a colon: often what the question is about."""
+    """The last block of lines, without the text before a colon. It is often the object of the question."""
     return question.rstrip().split("\n\n")[-1].split(":")[-1].strip()
 
 

@@ -93,7 +93,7 @@ def _add_held_out(kinds: Any) -> None:
         "same manifest, which identifies the set of questions. Do not train on them.",
     )
     _add_format(parser)
-    # With the defaults of `evaluate`, the questions are those of `evaluate`.
+    # With the same defaults, the export has the questions of `evaluate`.
     defaults = {name: field.default for name, field in EvaluationSettings.model_fields.items()}
     add = parser.add_argument
     add(
@@ -158,8 +158,8 @@ def _add_cold_start(kinds: Any) -> None:
         "cold-start",
         write_cold_start,
         "examples for a model that does not use the answer format yet",
-        "Write training items with their expected answers in the form that the prompt asks for, in the format "
-        "`messages`, for a model that does not use the answer format yet. None of the items is a held-out question.",
+        "Write training items with their expected answers, in the format `messages`. They teach the answer format to a "
+        "model that does not use it yet. None of the items is a held-out question.",
     )
     _add_count(parser)
     _add_draw(parser, complexity="0")
