@@ -290,7 +290,7 @@ class ItemStream:
         stream.ledger.finish(problem)
 
     def metrics(self) -> dict[str, float]:
-        """Skipped and redrawn items, closed levels, and the state of the curriculum."""
+        """Skipped, redrawn and replaced items, and the state of the curriculum."""
         return self._thread.run(self._metrics())
 
     async def _metrics(self) -> dict[str, float]:

@@ -113,6 +113,6 @@ def _table(summary: StoreSummary) -> Table:
         table.add_column(name, justify="right")
     for task in summary.tasks:
         accuracy = "" if task.recent_accuracy is None else f"{task.recent_accuracy:.2f}"
-        numbers = (task.level, task.top_level, task.groups, task.moves)
+        numbers = (task.level, task.last_level, task.groups, task.moves)
         table.add_row(task.task, *map(str, numbers), accuracy)
     return table

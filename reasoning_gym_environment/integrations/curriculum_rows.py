@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,10 @@ from ..api import PromptedProblem, Tasks, prompted
 from ..errors import EnvironmentSetupError
 from ..inference.prompts import as_dicts, build_messages, system_message
 from ..records import Problem
-from ..sampling.curriculum import Curriculum
 from ..sampling.item_maker import ItemAddress, ItemResult
-from ..sampling.level_store import LevelStore, State, StoreSettings, check_is_new
-from ..sampling.levels import LevelLimits, choose_task
+from ..sampling.level_store import LevelStore, StoreSettings, check_is_new
+from ..sampling.levels import choose_task
 from ..settings.components import SamplingSettings, checked
-from ..tasks.difficulty_ladder import Level
 from ..utils.loop_thread import PerProcess
 from .item_formats import ExportedItem
 from .recipe import Recipe
@@ -221,10 +217,7 @@ class _RowSource:
         self.ladders = {task: tasks._runtime.ladders[task] for task in self._weights}
         """The ladder of each task of the rows."""
         self._instance = source.stream.instance
-        self._limits = LevelLimits(self.ladders)
         self._logged: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
-        """Protects the limits, which get the state of the store before each use."""
 
     def read(self, store: LevelStore, numbers: Sequence[int]) -> list[CurriculumRow]:
         """Read rows of the store, in order."""
@@ -258,11 +251,13 @@ class _RowSource:
         for attempt in range(TRIES):
             index = number + attempt * self._settings.rows
             task = choose_task(self._weights, self._settings.seed, self._instance, index)
-            levels = await asyncio.to_thread(self._levels_now, store, task)
+            level = await asyncio.to_thread(store.level_of, task)
             address = ItemAddress(task, index, "train", self._settings.seed, self._instance)
-            result = await self._maker.make_at_first_of(levels, address)
+            result = await self._maker.make_at_first_of(self.ladders[task].down_from(level), address)
             skipped = "" if result.problem else f"{task}: {result.reason}"
-            await asyncio.to_thread(store.learn, task, partial(self._learn, task, result), skipped)
+            unmade = [level for level, *_ in result.exceeded]
+            made = result.problem.level if result.problem else None
+            await asyncio.to_thread(store.note_item, task, unmade=unmade, made=made, skipped=skipped)
             if result.problem is not None:
                 return result.problem
             self._log_skip(number, task, result)
@@ -281,23 +276,3 @@ class _RowSource:
                 result.reason,
                 result.detail,
             )
-
-    def _levels_now(self, store: LevelStore, task: str) -> list[Level]:
-        """The level of the task now, and the open levels below it."""
-        state, limits_state = store.state_of(task)
-        with self._lock:
-            self._limits.load_state_dict(limits_state)
-            curriculum = Curriculum([task], self._limits.top_level, self._settings.target_accuracy)
-            curriculum.load_state_dict(state)
-            level = self._limits.level(task, curriculum.level(task))
-            return self._limits.from_level_down(task, level.index)
-
-    def _learn(self, task: str, result: ItemResult, state: State) -> tuple[State, int]:
-        """The next state of the level limits, and the highest usable level of the task."""
-        with self._lock:
-            self._limits.load_state_dict(state)
-            for level, reason, detail in result.exceeded:
-                self._limits.exceeded(task, level, reason, detail)
-            if result.problem is not None and result.problem.level is not None:
-                self._limits.made(task, result.problem.level)
-            return self._limits.state_dict(), self._limits.top_level(task)

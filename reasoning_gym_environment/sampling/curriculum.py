@@ -25,15 +25,18 @@ downward move, or when the mean reward is as far below the target. The sequentia
 increases its window in the same way, fast until the first loss. The climbs of a task that is at its target cost one or
 two false moves in 300 groups, which the rate of the test leaves room for. A higher target needs more groups, so that a
 task at its target is unlikely to have all of them right (`climbing_groups`).
-
 docs/learning_signal.md has figures of both.
+
+**A level without items.** An item that is too long or too slow comes from an easier level, and its rewards are no
+evidence about the level of the task. If UNMADE_ITEMS items in a row cannot be made at the level of the task, the task
+moves down. It may climb again, which costs at most as many items.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -49,6 +52,9 @@ LEAST_CLIMBING_GROUPS = 3
 
 RECENT_GROUPS = 16
 """The mean reward at a level is a plain mean of up to this many groups. With more groups, it is a moving average."""
+
+UNMADE_ITEMS = 3
+"""A task moves down after this many items in a row that its level could not give."""
 
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -84,6 +90,8 @@ class TaskLevel:
     """Mean reward of the groups since the last move; directly after a move, the mean that it was based on."""
     evidence_up: NonNegativeFloat = 0.0
     evidence_down: NonNegativeFloat = 0.0
+    unmade: NonNegativeInt = 0
+    """Items in a row that this level could not give."""
 
     def add(self, reward: float, target: float) -> None:
         """Count the mean reward, in [0, 1], of one group at this level."""
@@ -103,6 +111,7 @@ class TaskLevel:
         self.groups_at_level = 0
         self.evidence_up = 0.0
         self.evidence_down = 0.0
+        self.unmade = 0
 
 
 _SAVED_LEVELS = TypeAdapter(dict[str, TaskLevel])
@@ -140,24 +149,19 @@ class Curriculum:
 
     def __init__(
         self,
-        tasks: Collection[str],
-        top_level: Callable[[str], int],
+        levels: Mapping[str, int],
         target_accuracy: float = 0.7,
     ) -> None:
-        """`tasks` are those with a ladder. `top_level` gives the highest usable level of a task at the moment.
-
-        The constructor takes this level for the last level of the ladder. `target_accuracy` is between 0 and 1.
-        """
+        """`levels` has the number of levels of each task. `target_accuracy` is between 0 and 1."""
         self.target_accuracy = target_accuracy
-        self._last_level = {task: top_level(task) for task in tasks}
-        self._top_level = top_level
+        self._last_level = {task: count - 1 for task, count in levels.items()}
         self._tasks: dict[str, TaskLevel] = {}
 
     def level(self, task: str) -> int:
         """The task's current level, 0 before any observation."""
         if task not in self._tasks:
             return 0
-        return min(self._tasks[task].level, self._top_level(task))
+        return min(self._tasks[task].level, self._last_level[task])
 
     def observe(self, result: GroupResult) -> None:
         """Learn from one group: once for each group, before any filtering.
@@ -167,10 +171,10 @@ class Curriculum:
         """
         state = self._tasks.setdefault(result.task, TaskLevel())
         state.groups += 1
-        top = self._top_level(result.task)
+        top = self._last_level[result.task]
         if state.level > top:
             logger.warning(
-                "%s was at level %d, and its highest usable level is %d: it continues there.",
+                "%s was at level %d, and its last level is %d: it continues there.",
                 result.task,
                 state.level,
                 top,
@@ -184,6 +188,31 @@ class Curriculum:
             self._move(result.task, state, step, top)
         elif -_distance(state, self.target_accuracy) > (1.0 - self.target_accuracy) / 2:
             state.is_climbing = False
+
+    def note_made(self, task: str, level: int) -> None:
+        """An item of this level could be made."""
+        state = self._tasks.get(task)
+        if state is not None and state.level == level:
+            state.unmade = 0
+
+    def note_unmade(self, task: str, level: int) -> None:
+        """An item of this level could not be made. The task moves down after UNMADE_ITEMS of them in a row."""
+        state = self._tasks.get(task)
+        if state is None or state.level != level or level == 0:
+            return
+        state.unmade += 1
+        if state.unmade < UNMADE_ITEMS:
+            return
+        logger.info(
+            "%s goes from level %d to level %d, because its last %d items could not be made.",
+            task,
+            level,
+            level - 1,
+            state.unmade,
+        )
+        state.adjustments += 1
+        state.is_climbing = False
+        state.go_to(level - 1)
 
     def _move(self, task: str, state: TaskLevel, step: int, top: int) -> None:
         """At an end of the ladder the task keeps its level, and the evidence starts again."""
@@ -247,7 +276,7 @@ class Curriculum:
         """Replace the state by a saved one. An empty mapping is the state of a new curriculum.
 
         Tasks without a ladder in this run are ignored with a log line. A task whose saved level is above its ladder
-        continues at the highest usable level. Raises ValueError if the state is malformed.
+        continues at its last level. Raises ValueError if the state is malformed.
         """
         loaded = _SAVED_LEVELS.validate_python(state.get("tasks", {}))
         served = {task: level for task, level in loaded.items() if task in self._last_level}

@@ -10,7 +10,7 @@ Every choice (task, level, item) is a function of named inputs and of the observ
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
 
 The stream makes the next few items ahead of time, so that a problem is usually ready when a caller needs it. Problems
-come in the order of their index, and the stream also processes skipped items and closed levels in that order.
+come in the order of their index, and the stream also counts skipped and replaced items in that order.
 Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow item, so it lets
 ready items overtake slow items. Then the order depends on the clock, but the item of an index at its task and level
 does not.
@@ -34,7 +34,7 @@ from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum, GroupResult
 from .item_maker import ItemAddress, ItemMaker, ItemResult
-from .levels import LevelChooser, LevelLimits, choose_task, level_chooser
+from .levels import LevelChooser, LevelCounts, choose_task, level_chooser
 from .pending_items import Draw, ObservedItems, PendingItems
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ProblemStream:
         stream.ledger.finish(problem)         # or stream.ledger.requeue(problem)
 
     The stream makes `prefetch` items ahead. With a curriculum, their level was chosen that many items earlier, before
-    the latest observations. `limits` are required if there are `levels`.
+    the latest observations. `ladders` are required if there are `levels`. `counts` sees each item with a level.
     """
 
     def __init__(
@@ -91,13 +91,14 @@ class ProblemStream:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
-        limits: LevelLimits | None = None,
+        ladders: Mapping[str, Ladder] | None = None,
+        counts: LevelCounts | None = None,
         prefetch: int = 0,
         may_overtake: bool = False,
     ) -> None:
         self.maker = maker
         self.ledger = PendingItems()
-        self.limits = limits or LevelLimits({})
+        self.counts = counts or LevelCounts()
         self.instance = instance
         self.may_overtake = may_overtake
         """Whether ready items may overtake slow items."""
@@ -107,6 +108,7 @@ class ProblemStream:
         """Replaced items by reason, since this process began."""
         self._seed = seed
         self._levels = levels
+        self._ladders = ladders or {}
         self._weights = {task.name: task.weight for task in maker.catalog.tasks}
         self._prefetch = prefetch
         self._index = 0
@@ -175,21 +177,19 @@ class ProblemStream:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Skipped draws and replaced items by reason, and the numbers of the level limits."""
+        """Skipped draws and replaced items by reason, and the items that came from an easier level."""
         skipped: Counter[str] = Counter()
         for key, count in self.skipped.items():
             reason, _, _ = key.partition("/")
             skipped[reason] += count
         values = {f"train/skipped_{reason}": float(count) for reason, count in skipped.items()}
         values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
-        if self._levels:
-            values |= self.limits.metrics()
-        return values
+        return values | self.counts.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """`index` is the first index without a draw; `pending` are the draws whose items are not finished.
 
-        `known` has the indices of the pending draws that were handed out before. The level limits have counted them.
+        `known` has the indices of the pending draws that were handed out before. They are not counted again.
         """
         pending = list(self.ledger.handed_out.values())
         pending += self.ledger.waiting
@@ -200,7 +200,7 @@ class ProblemStream:
             "known": sorted(self.ledger.known),
             "instance": self.instance,
             "skipped": dict(self.skipped),
-            "level_limits": self.limits.state_dict(),
+            "replaced": self.counts.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ class ProblemStream:
         pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
         known = _INDICES.validate_python(state.get("known", []))
         skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
-        self.limits.load_state_dict(state.get("level_limits", {}))
+        self.counts.load_state_dict(state.get("replaced", {}))
         self._stop_making()
         self.ledger.restore(self._repeatable(pending), known)
         self._index = index
@@ -260,15 +260,14 @@ class ProblemStream:
         task = self.choose_task(index)
         level = None
         if self._levels:
-            level = self.limits.level(task, self._levels(task, index).index).index
+            level = self._levels(task, index).index
         self._index += 1
         return Draw(index, task, level)
 
     def _begin(self, draw: Draw) -> _ItemAhead:
-        # The levels are chosen here and not in the task. Otherwise they would depend on when the task first runs.
         levels: list[Level | None] = [None]
         if draw.level is not None:
-            levels = [*self.limits.from_level_down(draw.task, draw.level)]
+            levels = [*self._ladders[draw.task].down_from(draw.level)]
         making = asyncio.get_running_loop().create_task(self._make(draw, levels))
         # `next` raises the error when the item's turn comes. Without this, asyncio complains if its turn never comes.
         making.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -293,12 +292,12 @@ class ProblemStream:
     def _learn_from(self, draw: Draw, result: ItemResult) -> None:
         self.redrawn += result.redrawn
         for level, reason, detail in result.exceeded:
-            self.limits.exceeded(draw.task, level, reason, detail)
+            self.counts.exceeded(draw.task, level, reason, detail)
         if result.problem is None:
             self.ledger.forget(draw.index)
             self.skip(result.reason, draw.task, result.detail)
         elif result.problem.level is not None and draw.index not in self.ledger.known:
-            self.limits.made(draw.task, result.problem.level)
+            self.counts.made(draw.task, result.problem.level)
 
     def _repeatable(self, draws: Sequence[Draw]) -> list[Draw]:
         """The draws of tasks that are served here, at their default config if there are no levels."""
@@ -384,15 +383,17 @@ def build_item_source(
     may_overtake: bool = False,
 ) -> ItemSource:
     """A new item source of the maker's tasks. `ladders` has the ladder of each task, or nothing without levels."""
-    limits = LevelLimits(ladders)
-    curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
+    sizes = {task: len(ladder) for task, ladder in ladders.items()}
+    curriculum = Curriculum(sizes, settings.curriculum_target_accuracy)
+    follows_curriculum = settings.complexity_mode == "curriculum"
     stream = ProblemStream(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
         levels=level_chooser(settings, ladders, curriculum),
-        limits=limits,
+        ladders=ladders,
+        counts=LevelCounts(curriculum if follows_curriculum else None),
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
-    return ItemSource(stream, curriculum, follows_curriculum=settings.complexity_mode == "curriculum")
+    return ItemSource(stream, curriculum, follows_curriculum=follows_curriculum)

@@ -1,6 +1,6 @@
 """The levels of a curriculum in a file, for trainers that read items in one process and grade completions in another.
 
-    a process that reads    row ── LevelStore.state_of(its task) ──> level ──> item ── LevelStore.keep ──> its recipe
+    a process that reads    row ── LevelStore.level_of(its task) ──> level ──> item ── LevelStore.keep ──> its recipe
     a process that grades   row, reward ── LevelStore.add ──> with the group's last reward: Curriculum.observe
 
 Any number of processes use the file at the same time. The first process that reads a row fixes its item, and all later
@@ -22,10 +22,10 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote
 
 from ..errors import EnvironmentSetupError
@@ -45,8 +45,7 @@ SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE tasks (task TEXT PRIMARY KEY, levels INTEGER NOT NULL, top INTEGER NOT NULL, state TEXT NOT NULL);
-CREATE TABLE limits (id INTEGER PRIMARY KEY CHECK (id = 0), state TEXT NOT NULL);
+CREATE TABLE tasks (task TEXT PRIMARY KEY, levels INTEGER NOT NULL, state TEXT NOT NULL);
 CREATE TABLE skipped (reason TEXT PRIMARY KEY, draws INTEGER NOT NULL);
 CREATE TABLE rows (
     row INTEGER PRIMARY KEY,
@@ -60,12 +59,6 @@ CREATE TABLE rows (
 CREATE INDEX incomplete ON rows (row) WHERE NOT is_complete;
 """
 
-State: TypeAlias = Mapping[str, Any]
-"""A `state_dict`."""
-
-Learn: TypeAlias = Callable[[State], tuple[State, int]]
-"""From the state of the level limits to their next state, and the highest usable level of the task of a row."""
-
 
 @dataclass(frozen=True)
 class StoreSettings:
@@ -76,7 +69,7 @@ class StoreSettings:
     group_size: int
     """The completions of a row."""
     target_accuracy: float
-    tasks: State = field(default_factory=dict)
+    tasks: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `Tasks`."""
     seed: int = 42
 
@@ -87,7 +80,7 @@ class TaskSummary:
 
     task: str
     level: int
-    top_level: int
+    last_level: int
     groups: int
     moves: int
     recent_accuracy: float | None
@@ -147,9 +140,8 @@ class LevelStore:
                 database.executescript(SCHEMA)
                 given = [(name, json.dumps(value)) for name, value in asdict(settings).items()]
                 database.executemany("INSERT INTO settings VALUES (?, ?)", given)
-                rows = [(task, count, count - 1, "{}") for task, count in sorted(levels.items())]
-                database.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?)", rows)
-                database.execute("INSERT INTO limits VALUES (0, '{}')")
+                rows = [(task, count, "{}") for task, count in sorted(levels.items())]
+                database.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 database.commit()
             os.link(temporary, path)
         except FileExistsError:
@@ -162,27 +154,26 @@ class LevelStore:
         """The number of levels of each task."""
         return dict(self._read("SELECT task, levels FROM tasks"))
 
-    def state_of(self, task: str) -> tuple[State, State]:
-        """The state of this task in the curriculum, and the state of the level limits."""
-        rows = self._read("SELECT tasks.state, limits.state FROM tasks, limits WHERE task = ?", task)
-        [(curriculum, limits)] = rows
-        return _curriculum_state(task, curriculum), json.loads(limits)
+    def level_of(self, task: str) -> int:
+        """The level of this task now."""
+        [(levels, state)] = self._read("SELECT levels, state FROM tasks WHERE task = ?", task)
+        return self._curriculum(task, levels, state).level(task)
 
     def recipe(self, row: int) -> str | None:
         """The recipe of the row's item; None if nobody has read the row."""
         found = self._read("SELECT recipe FROM rows WHERE row = ?", row)
         return found[0][0] if found else None
 
-    def learn(self, task: str, learn: Learn, skipped: str = "") -> None:
-        """Update the limits of levels after the generation of an item of this task has succeeded or failed.
+    def note_item(self, task: str, *, unmade: Iterable[int], made: int | None, skipped: str = "") -> None:
+        """Note which levels could not give an item of this task, and the level that gave it.
 
-        `skipped` is the reason if the draw gave no item.
+        Without such a level, `skipped` is the reason.
         """
-        with self._change():
-            [(limits,)] = self._database.execute("SELECT state FROM limits").fetchall()
-            state, top = learn(json.loads(limits))
-            self._database.execute("UPDATE limits SET state = ?", (json.dumps(state),))
-            self._database.execute("UPDATE tasks SET top = ? WHERE task = ?", (top, task))
+        with self._change(), self._changed_curriculum(task) as curriculum:
+            for level in unmade:
+                curriculum.note_unmade(task, level)
+            if made is not None:
+                curriculum.note_made(task, made)
             if skipped:
                 self._database.execute(
                     "INSERT INTO skipped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET draws = draws + 1", (skipped,)
@@ -229,13 +220,13 @@ class LevelStore:
             "SELECT count(*) FROM rows, json_each(rows.rewards) AS reward WHERE reward.type = 'null'"
         )
         tasks = []
-        for task, top, state in self._read("SELECT task, top, state FROM tasks ORDER BY task"):
-            details = self._curriculum(task, top, state).stats()["tasks"].get(task, {})
+        for task, levels, state in self._read("SELECT task, levels, state FROM tasks ORDER BY task"):
+            details = self._curriculum(task, levels, state).stats()["tasks"].get(task, {})
             tasks.append(
                 TaskSummary(
                     task,
                     details.get("level", 0),
-                    top,
+                    levels - 1,
                     details.get("groups", 0),
                     details.get("adjustments", 0),
                     details.get("recent_accuracy"),
@@ -276,20 +267,24 @@ class LevelStore:
         )
         scored = tuple(reward for reward in rewards if reward is not None)
         if is_complete and scored:
-            self._observe(GroupResult(task, level, scored))
+            with self._changed_curriculum(task) as curriculum:
+                curriculum.observe(GroupResult(task, level, scored))
 
-    def _observe(self, result: GroupResult) -> None:
-        found = self._database.execute("SELECT top, state FROM tasks WHERE task = ?", (result.task,))
-        [(top, state)] = found.fetchall()
-        curriculum = self._curriculum(result.task, top, state)
-        curriculum.observe(result)
-        own = curriculum.state_dict()["tasks"][result.task]
-        self._database.execute("UPDATE tasks SET state = ? WHERE task = ?", (json.dumps(own), result.task))
+    @contextlib.contextmanager
+    def _changed_curriculum(self, task: str) -> Iterator[Curriculum]:
+        """Within a change: the curriculum of one task, whose state is written at the end of the block."""
+        found = self._database.execute("SELECT levels, state FROM tasks WHERE task = ?", (task,))
+        [(levels, state)] = found.fetchall()
+        curriculum = self._curriculum(task, levels, state)
+        yield curriculum
+        own = curriculum.state_dict()["tasks"].get(task, {})
+        self._database.execute("UPDATE tasks SET state = ? WHERE task = ?", (json.dumps(own), task))
 
-    def _curriculum(self, task: str, top: int, state: str) -> Curriculum:
+    def _curriculum(self, task: str, levels: int, state: str) -> Curriculum:
         """The curriculum of one task."""
-        curriculum = Curriculum([task], lambda _: top, self.settings.target_accuracy)
-        curriculum.load_state_dict(_curriculum_state(task, state))
+        curriculum = Curriculum({task: levels}, self.settings.target_accuracy)
+        own = json.loads(state)
+        curriculum.load_state_dict({"tasks": {task: own} if own else {}})
         return curriculum
 
     # --- the database
@@ -347,8 +342,3 @@ def check_is_new(path: Path) -> None:
         raise EnvironmentSetupError(
             f"{path}: the file exists. A run that continues uses it as it is; a new run needs another name."
         )
-
-
-def _curriculum_state(task: str, state: str) -> State:
-    own = json.loads(state)
-    return {"tasks": {task: own} if own else {}}

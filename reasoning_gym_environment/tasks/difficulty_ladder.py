@@ -61,6 +61,10 @@ class Ladder:
         """The level nearest to `complexity`. If two levels are equally near, it is the easier level."""
         return min(self.levels, key=lambda level: abs(level.complexity - complexity))
 
+    def down_from(self, index: int) -> list[Level]:
+        """The level `index` and all easier levels, the hardest first. An index above the ladder is its last level."""
+        return list(reversed(self.levels[: index + 1]))
+
 
 def build_ladder(task: str, *, overrides: Mapping[str, Any] | None = None) -> Ladder:
     """The ladder of `task`. `overrides` are config fields that hold at every level.

@@ -11,10 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
-from reasoning_gym_environment.sampling.item_maker import TOO_LONG
-from reasoning_gym_environment.sampling.levels import LevelLimits
-from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.sampling.curriculum import UNMADE_ITEMS, Curriculum, GroupResult
 
 RIGHT = [1.0] * 8
 WRONG = [0.0] * 8
@@ -22,7 +19,7 @@ WRONG = [0.0] * 8
 
 def curriculum(size: int = 5, target: float = 0.7) -> Curriculum:
     sizes = {"maze": size, "gcd": 3, "acre": 1}
-    return Curriculum(sizes, lambda task: sizes[task] - 1, target)
+    return Curriculum(sizes, target)
 
 
 def observe(subject: Curriculum, groups: Iterable[Sequence[float]], task: str = "maze") -> list[int]:
@@ -211,16 +208,35 @@ def test_a_level_above_the_ladder_becomes_its_last(caplog: pytest.LogCaptureFixt
     observe(short, [RIGHT])
     state = short.state_dict()["tasks"]["maze"]
     assert (state["level"], state["groups_at_level"]) == (1, 1), "the groups before were of another level"
-    assert "maze was at level 3, and its highest usable level is 1" in caplog.text
+    assert "maze was at level 3, and its last level is 1" in caplog.text
 
 
-def test_a_level_that_closes_does_not_raise_the_complexity() -> None:
-    top = {"maze": 9}
-    subject = Curriculum(top, lambda task: top[task])
-    observe(subject, [RIGHT] * 12)
-    assert subject.stats()["tasks"]["maze"]["complexity"] == pytest.approx(4 / 9)
-    top["maze"] = 3
-    assert subject.stats()["tasks"]["maze"]["complexity"] == pytest.approx(3 / 9)
+def test_a_task_moves_down_from_a_level_that_gives_no_items_and_climbs_no_more() -> None:
+    subject = curriculum(5)
+    observe(subject, [RIGHT] * 6)
+    assert subject.level("maze") == 2
+    for level in (2, 2, 3, 1):
+        subject.note_unmade("maze", level)
+    subject.note_made("maze", 2)
+    for _ in range(UNMADE_ITEMS - 1):
+        subject.note_unmade("maze", 2)
+    assert subject.level("maze") == 2, "an item was made in between"
+    subject.note_unmade("maze", 2)
+    assert subject.level("maze") == 1
+    observe(subject, [RIGHT] * 10)
+    assert subject.level("maze") == 1, "going up again takes the evidence of the test"
+    observe(subject, [RIGHT] * 10)
+    assert subject.level("maze") >= 2
+    assert subject.stats()["tasks"]["maze"]["adjustments"] >= 4
+
+
+def test_the_lowest_level_stays_although_it_gives_no_items() -> None:
+    subject = curriculum(5)
+    observe(subject, [WRONG])
+    for _ in range(2 * UNMADE_ITEMS):
+        subject.note_unmade("maze", 0)
+        subject.note_unmade("gcd", 0)
+    assert subject.level("maze") == subject.level("gcd") == 0
 
 
 def test_a_task_that_is_not_served_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -233,36 +249,14 @@ def test_a_task_that_is_not_served_is_ignored(caplog: pytest.LogCaptureFixture) 
 SIZES = ({"maze": 5, "gcd": 3}, {"maze": 2, "gcd": 6})
 
 
-class Levels:
-    """A curriculum with the limits that close its levels, as a run has them."""
-
-    def __init__(self, sizes: dict[str, int]) -> None:
-        self.sizes = sizes
-        levels = [Level(number, 0.0, {}) for number in range(max(sizes.values()))]
-        ladders = {task: Ladder(task, tuple(levels[:size])) for task, size in sizes.items()}
-        self.limits = LevelLimits(ladders)
-        self.curriculum = Curriculum(ladders, self.limits.top_level)
-
-    def saved(self) -> Any:
-        state = {"limits": self.limits.state_dict(), "curriculum": self.curriculum.state_dict()}
-        return json.loads(json.dumps(state))
-
-    def load(self, state: Any) -> None:
-        self.limits.load_state_dict(state["limits"])
-        self.curriculum.load_state_dict(state["curriculum"])
-
-    def load_curriculum_first(self, state: Any) -> None:
-        self.curriculum.load_state_dict(state["curriculum"])
-        self.limits.load_state_dict(state["limits"])
-
-
 class SavedLevels(RuleBasedStateMachine):
     """`subject` has a past when it loads a state, `fresh` has none. Both behave the same from then on."""
 
     @initialize()
     def start(self) -> None:
-        self.subject = Levels(SIZES[0])
-        self.fresh = Levels(SIZES[0])
+        self.sizes = SIZES[0]
+        self.subject = Curriculum(self.sizes)
+        self.fresh = Curriculum(self.sizes)
         self.states: list[Any] = []
 
     @rule(
@@ -273,52 +267,54 @@ class SavedLevels(RuleBasedStateMachine):
     )
     def observe(self, task: str, rewards: list[float], below: int, times: int) -> None:
         for _ in range(times):
-            level = max(0, self.subject.curriculum.level(task) - below)
+            level = max(0, self.subject.level(task) - below)
             result = GroupResult(task, level, tuple(rewards))
-            self.subject.curriculum.observe(result)
-            self.fresh.curriculum.observe(result)
+            self.subject.observe(result)
+            self.fresh.observe(result)
 
-    @rule(task=st.sampled_from(["maze", "gcd"]), level=st.integers(1, 5))
-    def exceed(self, task: str, level: int) -> None:
-        if level < self.subject.sizes[task]:
-            self.subject.limits.exceeded(task, level, TOO_LONG, "the prompt is too long")
-            self.fresh.limits.exceeded(task, level, TOO_LONG, "the prompt is too long")
+    @rule(task=st.sampled_from(["maze", "gcd"]), is_made=st.booleans(), times=st.integers(1, UNMADE_ITEMS))
+    def note_items(self, task: str, is_made: bool, times: int) -> None:
+        for _ in range(times):
+            level = self.subject.level(task)
+            for curriculum in (self.subject, self.fresh):
+                if is_made:
+                    curriculum.note_made(task, level)
+                else:
+                    curriculum.note_unmade(task, level)
 
     @rule()
     def save(self) -> None:
-        self.states.append(self.subject.saved())
+        self.states.append(json.loads(json.dumps(self.subject.state_dict())))
 
     @precondition(lambda self: self.states)
     @rule(data=st.data())
     def load(self, data: st.DataObject) -> None:
         state = data.draw(st.sampled_from(self.states))
-        self.subject.load(state)
-        self.fresh = Levels(self.subject.sizes)
-        self.fresh.load_curriculum_first(state)
+        self.subject.load_state_dict(state)
+        self.fresh = Curriculum(self.sizes)
+        self.fresh.load_state_dict(state)
 
     @precondition(lambda self: self.states)
     @rule(data=st.data(), sizes=st.sampled_from(SIZES))
     def load_under_other_ladders(self, data: st.DataObject, sizes: dict[str, int]) -> None:
         state = data.draw(st.sampled_from(self.states))
-        self.subject = Levels(sizes)
+        self.sizes = sizes
+        self.subject = Curriculum(sizes)
         for task in sizes:
-            self.subject.limits.exceeded(task, 1, TOO_LONG, "a closed level that the saved state may not have")
-            self.subject.curriculum.observe(GroupResult(task, 0, (1.0,)))
-        self.subject.load(state)
-        self.fresh = Levels(sizes)
-        self.fresh.load(state)
+            self.subject.observe(GroupResult(task, 0, (1.0,)))
+        self.subject.load_state_dict(state)
+        self.fresh = Curriculum(sizes)
+        self.fresh.load_state_dict(state)
 
     @invariant()
     def both_are_the_same(self) -> None:
-        assert self.subject.saved() == self.fresh.saved()
-        assert self.subject.curriculum.stats() == self.fresh.curriculum.stats()
+        assert self.subject.state_dict() == self.fresh.state_dict()
+        assert self.subject.stats() == self.fresh.stats()
 
     @invariant()
-    def a_level_is_on_the_ladder_and_open(self) -> None:
-        for task, size in self.subject.sizes.items():
-            level = self.subject.curriculum.level(task)
-            assert 0 <= level < size
-            assert self.subject.limits.level(task, level).index == level
+    def a_level_is_on_the_ladder(self) -> None:
+        for task, size in self.sizes.items():
+            assert 0 <= self.subject.level(task) < size
 
 
 TestSavedLevels = SavedLevels.TestCase

@@ -19,9 +19,8 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
+from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
-from reasoning_gym_environment.sampling.levels import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -165,10 +164,9 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     [
         (item_source(), [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
         (item_source(), [{"index": 5, "skipped": skipped} for skipped in (["a/gcd"], {"a/gcd": "many"})]),
-        (item_source(), [{"index": 5, "level_limits": {"closed": [["gcd"]]}}]),
-        (LevelLimits({}), [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
+        (item_source(), [{"index": 5, "replaced": counts} for counts in ("abc", {TIMED_OUT: "many"}, {TIMED_OUT: -1})]),
         (ObservedItems(), [{"indices": ["x"]}]),
-        (Curriculum([], lambda task: 0), [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
+        (Curriculum({}), [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
     ],
 )
 def test_a_damaged_state_is_refused(part: Any, states: list[Any]) -> None:

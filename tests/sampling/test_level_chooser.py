@@ -21,7 +21,7 @@ LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}
 
 def chooser(mode: Any, seed: int = 42) -> LevelChooser | None:
     settings = SamplingSettings(complexity_mode=mode, seed=seed)
-    curriculum = Curriculum(LADDERS, lambda task: len(LADDERS[task]) - 1)
+    curriculum = Curriculum({task: len(ladder) for task, ladder in LADDERS.items()})
     return level_chooser(settings, LADDERS, curriculum)
 
 

@@ -21,11 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling import levels
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
-from reasoning_gym_environment.sampling.item_maker import CRASHED, REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
+from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ProblemStream
-from reasoning_gym_environment.sampling.levels import LevelChooser, LevelLimits
+from reasoning_gym_environment.sampling.levels import LevelChooser, LevelCounts
 from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -177,10 +176,6 @@ class Model:
 class StreamMachine(RuleBasedStateMachine):
     @initialize(options=OPTIONS)
     def begin(self, options: Options) -> None:
-        # With these constants, levels close and open again within the few items of a test.
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(levels, "NEIGHBOURS", 2)
-        self.patch.setattr(levels, "RETRY_AFTER", 8)
         self.loop = StillLoop()
         self.saved: list[Saved] = []
         self.waiter: asyncio.Task[Problem] | None = None
@@ -194,8 +189,7 @@ class StreamMachine(RuleBasedStateMachine):
         catalog = Catalog(tuple(Task(name, "arithmetic") for name in options.tasks))
         levels = tuple(Level(index, index / (LEVELS - 1), {"level": index}) for index in range(LEVELS))
         self.ladders = {name: Ladder(name, levels) for name in options.tasks}
-        limits = LevelLimits(self.ladders)
-        self.curriculum = Curriculum(options.tasks, limits.top_level)
+        self.curriculum = Curriculum(dict.fromkeys(options.tasks, LEVELS))
         self.stream = ProblemStream(
             ItemMaker(
                 catalog,
@@ -205,7 +199,8 @@ class StreamMachine(RuleBasedStateMachine):
             ),
             seed=1,
             levels=self.level_chooser(),
-            limits=limits,
+            ladders=self.ladders,
+            counts=LevelCounts(self.curriculum if options.mode == "curriculum" else None),
             prefetch=options.prefetch,
             may_overtake=options.may_overtake,
         )
@@ -450,10 +445,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert not self.stream.ledger.handed_out
         assert has_levels or all(draw.level is None for draw in self.stream.ledger.waiting)
         assert self.stream.state_dict()["index"] == saved.state["item_stream"]["index"]
-        closed = {
-            tuple(row) for row in saved.state["item_stream"]["level_limits"]["closed"] if row[0] in self.options.tasks
-        }
-        assert {tuple(row) for row in self.stream.limits.state_dict()["closed"]} == closed
+        assert self.stream.counts.state_dict() == saved.state["item_stream"]["replaced"]
         self.look()
 
     # --- what must hold
@@ -519,17 +511,10 @@ class StreamMachine(RuleBasedStateMachine):
         taken = ahead | self.model.held.keys()
         assert len(taken & self.model.outages.keys()) <= 1
 
-    @invariant()
-    def the_curriculum_stays_on_open_levels(self) -> None:
-        for task, level, reason in self.stream.limits.state_dict()["closed"]:
-            assert reason != CRASHED
-            assert self.curriculum.level(task) < level
-
     def teardown(self) -> None:
         if hasattr(self, "loop"):
             self.stop()
             self.loop.close()
-            self.patch.undo()
 
     # --- helpers
 
