@@ -52,7 +52,19 @@ class Mending:
     """Returns the right answer of a sound item. For most items, this is the key."""
 
     clarified: Callable[[Entry], str] | None = None
-    """Returns the sentence that removes the second meaning of a sound question, or "" if it has a single meaning."""
+    """Returns a sentence that removes the second meaning of a sound question, or "" if it has a single meaning.
+
+    SENTENCES has the sentences that need no function.
+    """
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence that is added to the questions of a task: to all, or to those that match the pattern `where`."""
+
+    task: str
+    text: str
+    where: str = ""
 
 
 NOTHING = Mending()
@@ -73,10 +85,18 @@ def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
     found = dict(entry)
     if mending.corrected is not None:
         found["answer"] = mending.corrected(entry)
-    sentence = mending.clarified(entry) if mending.clarified is not None else ""
-    if sentence:
-        found[LIBRARY_QUESTION] = entry["question"]
-        found["question"] = f"{entry['question'].rstrip()}\n\n{sentence}"
+    question = entry["question"]
+    added = [
+        sentence.text
+        for sentence in SENTENCES
+        if sentence.task == task_of(task, entry) and re.search(sentence.where, question)
+    ]
+    if mending.clarified is not None:
+        added.append(mending.clarified(entry))
+    sentences = " ".join(filter(None, added))
+    if sentences:
+        found[LIBRARY_QUESTION] = question
+        found["question"] = f"{question.rstrip()}\n\n{sentences}"
     return found
 
 
@@ -122,25 +142,6 @@ def basic_arithmetic_is_sound(entry: Entry) -> bool:
     return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
 
 
-# --- bf
-
-
-def bf_clarified(entry: Entry) -> str:
-    """The output of a program that counts below zero depends on the size of a cell."""
-    return "Each cell of the memory is a byte: one less than 0 is 255, and one more than 255 is 0."
-
-
-# --- boxnet
-
-
-def boxnet_clarified(entry: Entry) -> str:
-    """The question does not say what becomes of a target, and the actions of a step could happen one after another."""
-    return (
-        "A box that is matched disappears together with its target. All actions of one step happen at the same time: "
-        "each agent moves a box that is in its square when the step begins."
-    )
-
-
 # --- caesar_cipher
 
 
@@ -166,17 +167,6 @@ def calendar_arithmetic_clarified(entry: Entry) -> str:
     if "first_day" in metadata and date.fromisoformat(metadata["target_date"]).month > 2:
         return "The year is not a leap year."
     return ""
-
-
-# --- circuit_logic
-
-
-def circuit_logic_clarified(entry: Entry) -> str:
-    """XOR of three and more inputs can also mean that exactly one of them is 1."""
-    # The question draws the inputs of a gate in successive lines.
-    if not re.search(r"(.*⊕⊕.*\n){3}", entry["question"]):
-        return ""
-    return "XOR of several inputs is 1 if an odd number of them is 1."
 
 
 # --- codeio
@@ -230,11 +220,6 @@ def coin_flip_corrected(entry: Entry) -> str:
     context = Context(prec=digits)
     exact = context.divide(Decimal(ratio["numerator"]), Decimal(ratio["denominator"]))
     return f"{exact.normalize(context):f}"
-
-
-def coin_flip_clarified(entry: Entry) -> str:
-    """The question does not say how many decimals the answer needs."""
-    return "Give the exact probability, as a fraction or with all its decimals."
 
 
 # --- color_cube_rotation
@@ -447,14 +432,6 @@ def knight_swap_is_sound(entry: Entry) -> bool:
     return logic.solve_swap(board, pieces, metadata["start_turn"]) is None
 
 
-# --- leg_counting
-
-
-def leg_counting_clarified(entry: Entry) -> str:
-    """The arms of a starfish count as legs here."""
-    return "Count a starfish as having 5 legs." if "starfish" in entry["question"] else ""
-
-
 # --- letter_counting
 
 
@@ -500,31 +477,6 @@ def _mahjong_result(new_card: str, hand: str) -> str:
         return "Peng"
     distances = {ord(card) - ord(new_card) for card in hand}
     return "Chi" if any(map(distances.issuperset, _CHI)) else "Pass"
-
-
-# --- manipulate_matrix
-
-
-_MIRRORS = {
-    "Horizontally mirror": "Mirroring horizontally reverses the order of the rows.",
-    "Vertically mirror": "Mirroring vertically reverses the order of the elements in each row.",
-}
-
-
-def manipulate_matrix_clarified(entry: Entry) -> str:
-    """A horizontal mirror can swap top and bottom, or left and right. A rotation has no direction."""
-    sentences = [sentence for operation, sentence in _MIRRORS.items() if operation in entry["question"]]
-    if re.search("Rotate the matrix (90|270) degrees", entry["question"]):
-        sentences.append("Rotations are clockwise.")
-    return " ".join(sentences)
-
-
-# --- maze
-
-
-def maze_clarified(entry: Entry) -> str:
-    """A step could be diagonal."""
-    return "Each step goes up, down, left or right."
 
 
 # --- needle_haystack
@@ -639,30 +591,6 @@ def propositional_logic_is_sound(entry: Entry) -> bool:
     return any(is_conclusion(formula, letters, joined) for formula in short_formulas(letters))
 
 
-def propositional_logic_clarified(entry: Entry) -> str:
-    """A copy of a premise follows from the premises too, and so do many weaker statements."""
-    return (
-        "Give a new statement that says all that the premises say about its letters. It must have fewer letters and "
-        "connectives than each premise, and than each selection of premises joined by ∧, from which it follows."
-    )
-
-
-# --- puzzle24
-
-
-def puzzle24_clarified(entry: Entry) -> str:
-    """`You can only use each number once` also lets a number be left out."""
-    return "Use all four numbers."
-
-
-# --- quantum_lock
-
-
-def quantum_lock_clarified(entry: Entry) -> str:
-    """The text lets a press of any button toggle the light, and the key lets some buttons do nothing."""
-    return "A button that is marked with a colour of the light can only be pressed while the light has that colour."
-
-
 # --- rearc
 
 
@@ -679,14 +607,6 @@ def rearc_is_sound(entry: Entry) -> bool:
     if len(set(outputs)) == 1 and answer != outputs[0]:
         return False
     return inputs != outputs or answer == test
-
-
-# --- rectangle_count
-
-
-def rectangle_count_clarified(entry: Entry) -> str:
-    """Outlines that cross can also be taken for more and smaller rectangles. The key is the smallest number."""
-    return "If different numbers of rectangles could have made the picture, give the smallest of these numbers."
 
 
 # --- rubiks_cube
@@ -713,11 +633,6 @@ def sentence_reordering_corrected(entry: Entry) -> str:
     if len(set(words)) == len(words):
         return str(entry["answer"])
     return _sentences()[tuple(sorted(words))]
-
-
-def sentence_reordering_clarified(entry: Entry) -> str:
-    """Other orders of the words are often good sentences too."""
-    return "Give the sentence as it stands in Project Gutenberg's edition of `In the Year 2889`."
 
 
 _SENTENCE = re.compile(r"[^.!?]+[.!?]")
@@ -764,32 +679,6 @@ def simple_geometry_is_sound(entry: Entry) -> bool:
     return float(entry["answer"]) < 180
 
 
-# --- sokoban
-
-
-def sokoban_clarified(entry: Entry) -> str:
-    """The question does not say what a step against a wall does, and the example alone shows the letters."""
-    return "Write the steps as the capital letters L, R, U and D. At most two steps may run into an obstacle."
-
-
-# --- string_manipulation
-
-
-def string_manipulation_clarified(entry: Entry) -> str:
-    """A text of an even length has two characters in its middle."""
-    if "remove the middle character" not in entry["question"]:
-        return ""
-    return "If the length is even, the middle character is the first character of the second half."
-
-
-# --- string_synthesis
-
-
-def string_synthesis_clarified(entry: Entry) -> str:
-    """After a rule, a cycle can continue with the next rule or with the first."""
-    return "Each time, apply the first rule of the list that can be applied, and then begin again with rule 1."
-
-
 # --- syllogism
 
 
@@ -800,11 +689,6 @@ def syllogism_is_sound(entry: Entry) -> bool:
     metadata = entry["metadata"]
     premises = [metadata["premise1"], metadata["premise2"]]
     return follows(premises, metadata["conclusion"])
-
-
-def syllogism_clarified(entry: Entry) -> str:
-    """In modern logic, `All A are B` is true if there is no A."""
-    return "Take for granted that at least one of each kind that is named exists."
 
 
 def follows(premises: Sequence[str], conclusion: str) -> bool:
@@ -889,16 +773,85 @@ def tsumego_is_sound(entry: Entry) -> bool:
     return validators.tsumego(entry, entry["answer"])
 
 
+SENTENCES = (
+    # The output of a program that counts below zero depends on the size of a cell.
+    Sentence("bf", "Each cell of the memory is a byte: one less than 0 is 255, and one more than 255 is 0."),
+    # The question does not say what becomes of a target, and the actions of a step could happen one after another.
+    Sentence(
+        "boxnet",
+        "A box that is matched disappears together with its target. All actions of one step happen at "
+        "the same time: each agent moves a box that is in its square when the step begins.",
+    ),
+    # XOR of three and more inputs can also mean that exactly one of them is 1. The question draws the inputs of a gate
+    # in successive lines.
+    Sentence("circuit_logic", "XOR of several inputs is 1 if an odd number of them is 1.", where=r"(.*⊕⊕.*\n){3}"),
+    # The question does not say how many decimals the answer needs.
+    Sentence("coin_flip", "Give the exact probability, as a fraction or with all its decimals."),
+    # The arms of a starfish count as legs here.
+    Sentence("leg_counting", "Count a starfish as having 5 legs.", where="starfish"),
+    # A horizontal mirror can swap top and bottom, or left and right. A rotation has no direction.
+    Sentence(
+        "manipulate_matrix", "Mirroring horizontally reverses the order of the rows.", where="Horizontally mirror"
+    ),
+    Sentence(
+        "manipulate_matrix",
+        "Mirroring vertically reverses the order of the elements in each row.",
+        where="Vertically mirror",
+    ),
+    Sentence("manipulate_matrix", "Rotations are clockwise.", where="Rotate the matrix (90|270) degrees"),
+    # A step could be diagonal.
+    Sentence("maze", "Each step goes up, down, left or right."),
+    # A copy of a premise follows from the premises too, and so do many weaker statements.
+    Sentence(
+        "propositional_logic",
+        "Give a new statement that says all that the premises say about its letters. It must have fewer "
+        "letters and connectives than each premise, and than each selection of premises joined by ∧, from which it "
+        "follows.",
+    ),
+    # `You can only use each number once` also lets a number be left out.
+    Sentence("puzzle24", "Use all four numbers."),
+    # The text lets a press of any button toggle the light, and the key lets some buttons do nothing.
+    Sentence(
+        "quantum_lock",
+        "A button that is marked with a colour of the light can only be pressed while the light has that colour.",
+    ),
+    # Outlines that cross can also be taken for more and smaller rectangles. The key is the smallest number.
+    Sentence(
+        "rectangle_count",
+        "If different numbers of rectangles could have made the picture, give the smallest of these numbers.",
+    ),
+    # Other orders of the words are often good sentences too.
+    Sentence(
+        "sentence_reordering", "Give the sentence as it stands in Project Gutenberg's edition of `In the Year 2889`."
+    ),
+    # The question does not say what a step against a wall does, and the example alone shows the letters.
+    Sentence(
+        "sokoban", "Write the steps as the capital letters L, R, U and D. At most two steps may run into an obstacle."
+    ),
+    # A text of an even length has two characters in its middle.
+    Sentence(
+        "string_manipulation",
+        "If the length is even, the middle character is the first character of the second half.",
+        where="remove the middle character",
+    ),
+    # After a rule, a cycle can continue with the next rule or with the first.
+    Sentence(
+        "string_synthesis",
+        "Each time, apply the first rule of the list that can be applied, and then begin again with rule 1.",
+    ),
+    # In modern logic, `All A are B` is true if there is no A.
+    Sentence("syllogism", "Take for granted that at least one of each kind that is named exists."),
+)
+"""The sentences that are added to all questions of a task, or to all that match a pattern, each with its reason."""
+
+
 QUESTIONS: Mapping[str, Mending] = {
     "aiw": Mending(is_sound=aiw_is_sound, clarified=aiw_clarified),
     "basic_arithmetic": Mending(is_sound=basic_arithmetic_is_sound),
-    "bf": Mending(clarified=bf_clarified),
-    "boxnet": Mending(clarified=boxnet_clarified),
     "caesar_cipher": Mending(is_sound=caesar_cipher_is_sound),
     "calendar_arithmetic": Mending(is_sound=calendar_arithmetic_is_sound, clarified=calendar_arithmetic_clarified),
-    "circuit_logic": Mending(clarified=circuit_logic_clarified),
     "codeio": Mending(is_sound=codeio_is_sound),
-    "coin_flip": Mending(corrected=coin_flip_corrected, clarified=coin_flip_clarified),
+    "coin_flip": Mending(corrected=coin_flip_corrected),
     "color_cube_rotation": Mending(clarified=color_cube_rotation_clarified),
     "complex_arithmetic": Mending(is_sound=complex_arithmetic_is_sound),
     "decimal_arithmetic": Mending(corrected=decimal_arithmetic_corrected),
@@ -910,37 +863,21 @@ QUESTIONS: Mapping[str, Mending] = {
     ),
     "jugs": Mending(is_sound=jugs_is_sound),
     "knight_swap": Mending(is_sound=knight_swap_is_sound),
-    "leg_counting": Mending(clarified=leg_counting_clarified),
     "letter_counting": Mending(clarified=letter_counting_clarified),
     "list_functions": Mending(is_sound=list_functions_is_sound),
     "mahjong_puzzle": Mending(is_sound=mahjong_puzzle_is_sound),
-    "manipulate_matrix": Mending(clarified=manipulate_matrix_clarified),
-    "maze": Mending(clarified=maze_clarified),
     "needle_haystack": Mending(is_sound=needle_haystack_is_sound),
     "number_filtering": Mending(is_sound=number_filtering_is_sound),
     "number_sequence": Mending(is_sound=number_sequence_is_sound),
     "polynomial_equations": Mending(is_sound=polynomial_equations_is_sound),
     "pool_matrix": Mending(clarified=pool_matrix_clarified),
     "power_function": Mending(clarified=power_function_clarified),
-    "propositional_logic": Mending(
-        is_sound=propositional_logic_is_sound,
-        clarified=propositional_logic_clarified,
-    ),
-    "puzzle24": Mending(clarified=puzzle24_clarified),
-    "quantum_lock": Mending(clarified=quantum_lock_clarified),
+    "propositional_logic": Mending(is_sound=propositional_logic_is_sound),
     "rearc": Mending(is_sound=rearc_is_sound),
-    "rectangle_count": Mending(clarified=rectangle_count_clarified),
     "rubiks_cube": Mending(clarified=rubiks_cube_clarified),
-    "sentence_reordering": Mending(
-        is_sound=sentence_reordering_is_sound,
-        corrected=sentence_reordering_corrected,
-        clarified=sentence_reordering_clarified,
-    ),
+    "sentence_reordering": Mending(is_sound=sentence_reordering_is_sound, corrected=sentence_reordering_corrected),
     "simple_geometry": Mending(is_sound=simple_geometry_is_sound),
-    "sokoban": Mending(clarified=sokoban_clarified),
-    "string_manipulation": Mending(clarified=string_manipulation_clarified),
-    "string_synthesis": Mending(clarified=string_synthesis_clarified),
-    "syllogism": Mending(is_sound=syllogism_is_sound, clarified=syllogism_clarified),
+    "syllogism": Mending(is_sound=syllogism_is_sound),
     "time_intervals": Mending(
         is_sound=time_intervals_is_sound,
         corrected=time_intervals_corrected,
