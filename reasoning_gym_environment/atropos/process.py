@@ -136,7 +136,7 @@ class ProcessFile:
     def write(self, payload: Mapping[str, Any], group: Group | None) -> None:
         """Begin to append a group."""
         assert group is not None, "process gives every group its item"
-        details = described(group, self._version, self._groups.identity or {})
+        details = described(group, self._version, self._groups.settings or {})
         write = asyncio.create_task(self._writer.write({**payload, **details}))
         self._writes[id(group.problem.entry)] = write
 

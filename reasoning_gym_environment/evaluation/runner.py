@@ -3,8 +3,8 @@
     scored completion ──> a line of answers.jsonl        last completion ──> samples.jsonl, metrics.json (Atropos')
                                └── next start with the same questions, model and sampling ──> request the rest
 
-The first line of answers.jsonl identifies the evaluation. The command removes the file as soon as samples.jsonl has all
-of its lines. An unscored completion is not kept. The next start requests it again.
+Each line of answers.jsonl has the settings of the evaluation. The command removes the file as soon as samples.jsonl has
+all of its lines. An unscored completion is not kept. The next start requests it again.
 
 A completion is *unscored* if the server could not give it, or if its grading crashed. The results report its reason,
 and no mean counts it. If the verifier of an answer runs out of time or memory twice, the answer scores 0, because the
@@ -311,9 +311,8 @@ class AnswerLog:
             self._file = AppendLog(
                 path,
                 identity,
-                identity_key="evaluation",
-                has_header=True,
                 key=_key_if_scored,
+                keep=_without_settings,
                 remedy=REMEDY,
             )
         except OSError as error:
@@ -327,7 +326,7 @@ class AnswerLog:
             return
         if not file.size and self._settings:
             file.path.with_name(EVALUATION_SETTINGS).write_text(self._settings, encoding="utf-8")
-        file.append(sample)
+        file.append({**sample, "settings": file.settings})
 
     def abandon(self) -> None:
         """Leave the file to the end of the process, because closing it would wait for a disk that hangs."""
@@ -363,6 +362,10 @@ def _key_if_scored(sample: Mapping[str, Any]) -> AnswerKey | None:
         return None
     values: Any = [sample.get(field.name) for field in fields(AnswerKey)]
     return AnswerKey(*values)
+
+
+def _without_settings(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "settings"}
 
 
 def _finished_samples(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

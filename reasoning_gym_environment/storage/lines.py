@@ -206,7 +206,6 @@ def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) ->
         return AppendLog(
             path,
             to_json(dict(settings)),
-            identity_key="settings",
             key=lambda record: int(record["index"]),
             keep=_written_group,
             remedy="Set env.data_path_to_save_groups to another file, or the settings to what they were.",

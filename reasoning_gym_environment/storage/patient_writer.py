@@ -2,7 +2,7 @@
 
     write(record) ──> a thread writes the record
                          ├─(no space, no answer)──> log it now and every minute, and try again until it works
-                         ├─(another error, such as a file that was removed)──> OSError
+                         ├─(another error, such as a missing permission)──> OSError
                          └─(no space, no answer, after `stop_waiting`)──> OSError
 
 The records wait in memory. The caller starts no work that would bring further records while `is_waiting` is true.

@@ -440,13 +440,10 @@ class RolloutDumps:
                 )
 
     def metrics(self) -> dict[str, float]:
-        """Groups written, removed and dropped since the start of the run, and outages of the disk.
-
-        `removed` counts groups in files that somebody removed or moved while the run was still writing them.
-        """
+        """Groups written and dropped since the start of the run, and outages of the disk."""
         values = self._outage.metrics("dumps/disk")
         for kind, counts in self._counts.items():
-            for event in ("written", "removed", "dropped"):
+            for event in ("written", "dropped"):
                 values[f"dumps/{kind}_{event}"] = float(counts[f"groups_{event}"])
         return values
 
@@ -476,12 +473,7 @@ class RolloutDumps:
         """Raises OSError, and EnvironmentSetupError if another run writes to the file."""
         record = {**dump_record(group, self._version), "written_at": round(time.time(), 1)}
         log = self._logs.get(kind) or self._open(kind)
-        try:
-            log.append(record)
-        except FileNotFoundError:
-            self._close(kind)
-            log = self._open(kind)
-            log.append(record)
+        log.append(record)
         self._counts[kind]["groups_written"] += 1
         full = GROUPS_PER_FILE[kind]
         if log.count >= full:
@@ -505,16 +497,7 @@ class RolloutDumps:
         log = self._logs.pop(kind, None)
         if log is None:
             return
-        if log.path.exists():
-            logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
-        elif log.count:
-            self._counts[kind]["groups_removed"] += log.count
-            logger.error(
-                "%s was removed or moved away with %d groups of %s.",
-                log.path,
-                log.count,
-                kind,
-            )
+        logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
         try:
             log.close()
         except OSError as error:

@@ -69,13 +69,7 @@ class GroupFile:
     def _append(self, path: Path, payload: dict[str, Any]) -> None:
         if self._log is None:
             self._log = open_groups(path, {}, is_resumed=False)
-        try:
-            self._log.append(payload)
-        except FileNotFoundError:
-            # Somebody has removed the file or moved it away, with the groups that it has.
-            self._log.close()
-            self._log = open_groups(path, {}, is_resumed=False)
-            self._log.append(payload)
+        self._log.append(payload)
 
     def _close(self) -> None:
         if self._log is not None:

@@ -46,8 +46,7 @@ async def test_records_wait_for_space_and_each_is_in_the_file_once_and_whole(
     # More than fits, in records that are no divisor of the size of a page.
     writes = [asyncio.create_task(writer.write({"number": number, "text": "x" * 3000})) for number in range(18)]
     await until(lambda: writer.is_waiting)
-    on_disk = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert 0 < len(on_disk) < 18
+    assert 0 < path.read_bytes().count(b"\n") < 18
     assert not all(write.done() for write in writes)
     other.unlink()
     await asyncio.gather(*writes)

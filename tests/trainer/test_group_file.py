@@ -14,7 +14,6 @@ import pytest
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.trainer.group_file import MOST_WAITING, GroupFile
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
-from testing.process_table import until
 
 KIND = "group_not_written_to_data_path_to_save_groups"
 
@@ -61,21 +60,6 @@ async def test_a_disk_that_refuses_a_group_is_reported_and_the_next_group_is_tri
     file.write({"number": 1})
     await file.close()
     assert json.loads((folder / "groups.jsonl").read_text()) == {"number": 1}
-
-
-async def test_after_the_file_was_moved_away_further_groups_go_to_a_new_file(
-    tmp_path: Path, failures: RepeatedEvents
-) -> None:
-    path = tmp_path / "groups.jsonl"
-    file = GroupFile(str(path), failures)
-    file.write({"number": 0})
-    await until(lambda: path.exists() and path.stat().st_size > 0)
-    path.rename(tmp_path / "moved.jsonl")
-    file.write({"number": 1})
-    await file.close()
-    texts = [name.read_text() for name in (tmp_path / "moved.jsonl", path)]
-    assert [json.loads(text)["number"] for text in texts] == [0, 1]
-    assert not failures.counts
 
 
 async def test_without_a_path_nothing_is_written(failures: RepeatedEvents) -> None:
