@@ -11,9 +11,10 @@ foreign code and raise any exception.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -56,40 +57,18 @@ class Prompt:
         return opens_thinking(self.text)
 
 
-# --- the forms of messages
+def arranged(chat: Chat, *, joins_system: bool, has_parts: bool) -> Chat:
+    """The messages in the form that a chat template takes.
 
-
-def _as_they_are(chat: Chat) -> Chat:
+    With `joins_system`, the text of the system message goes in front of the question. With `has_parts`, each content is
+    a list with one text, as templates of vision models want it.
+    """
+    if joins_system and len(chat) > 1 and chat[0]["role"] == "system":
+        joined = f"{chat[0]['content']}\n\n{chat[1]['content']}"
+        chat = [{**chat[1], "content": joined}, *chat[2:]]
+    if has_parts:
+        chat = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
     return chat
-
-
-def _without_system(chat: Chat) -> Chat:
-    """Put the system message in front of the first user message."""
-    system = [message["content"] for message in chat if message["role"] == "system"]
-    others = [dict(message) for message in chat if message["role"] != "system"]
-    if system and others:
-        others[0]["content"] = "\n\n".join([*system, others[0]["content"]])
-    return others
-
-
-def _in_parts(chat: Chat) -> Chat:
-    """Give each content as a list with one text, as templates of vision models want it."""
-    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
-
-
-def _without_system_in_parts(chat: Chat) -> Chat:
-    return _in_parts(_without_system(chat))
-
-
-MessageForm = Callable[[Chat], Chat]
-
-FORMS: dict[MessageForm, str] = {
-    _as_they_are: "",
-    _without_system: "takes no system message, so its text goes in front of the question",
-    _in_parts: "wants a list of parts as the content of a message",
-    _without_system_in_parts: "takes no system message, and wants a list of parts as the content",
-}
-"""The forms in which messages may reach the model, in the order in which they are tried, and the line for the log."""
 
 
 class ChatTokenizer:
@@ -115,8 +94,10 @@ class ChatTokenizer:
         self._options: dict[str, Any] = {} if template is None else {"chat_template": template}
         self._check_template(template)
         self._form = self._find_form(has_system=has_system)
-        if FORMS[self._form]:
-            logger.info("The chat template of %s %s.", name, FORMS[self._form])
+        if self._form["joins_system"]:
+            logger.info(
+                "The chat template of %s takes no system message, so its text goes in front of the question.", name
+            )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -129,7 +110,7 @@ class ChatTokenizer:
 
     def render(self, messages: Iterable[Mapping[str, str]]) -> Prompt:
         """Apply the chat template and tokenize."""
-        chat = self._form([dict(message) for message in messages])
+        chat = arranged([dict(message) for message in messages], **self._form)
         text, tokens = self._rendered(chat)
         return Prompt(chat, text, tokens, self._template_kwargs)
 
@@ -231,15 +212,16 @@ class ChatTokenizer:
                 "model, or env.chat_template to a file with a template."
             )
 
-    def _find_form(self, *, has_system: bool) -> MessageForm:
+    def _find_form(self, *, has_system: bool) -> dict[str, bool]:
         """The first form in which all messages are found in the rendered prompt."""
         probe: Chat = [{"role": "user", "content": _USER}]
         if has_system:
             probe.insert(0, {"role": "system", "content": _SYSTEM})
         reasons = []
-        for form in FORMS:
+        for has_parts, joins_system in itertools.product((False, True), repeat=2):
+            form = {"joins_system": joins_system, "has_parts": has_parts}
             try:
-                text, _ = self._rendered(form(probe))
+                text, _ = self._rendered(arranged(probe, **form))
             except Exception as error:  # noqa: BLE001
                 reasons.append(f"{type(error).__name__}: {error}")
                 continue

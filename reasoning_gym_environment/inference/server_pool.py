@@ -2,11 +2,9 @@
 
 ServerPool.turn ──> wait for an available server ──> ServerState.request ──> the caller makes its request
     ├─> answered: the server is available
-    ├─> busy (429): the server rests for as long as it asks. Then it gets a single request, and one more at the same
-    │       time for each answer
-    ├─> failed, or not answered in time: after UNAVAILABLE_AFTER failures in a row the server is unavailable, and a
-    │       single request tries it after 1, 2, 4 ... 30 s
-    └─> refused: the same, for requests of the same kind (training or evaluation). The server may accept the other kind
+    ├─> busy (429): the server rests for as long as it asks
+    └─> failed, refused, or not answered in time: after UNAVAILABLE_AFTER failures in a row the server is unavailable,
+            and a single request tries it after 1, 2, 4 ... 30 s
 """
 
 from __future__ import annotations
@@ -17,14 +15,13 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ..errors import (
     BrokenOffError,
     InferenceError,
-    RequestRefusedError,
     ServerBusyError,
     UnavailableError,
 )
@@ -55,102 +52,41 @@ class RetryPolicy:
         return random.uniform(0.0, min(longest, self.max_delay_s / 4))
 
 
-class Availability:
-    """When a server may get another request: its outages and its rests, because of failures of one sort."""
+class ServerState:
+    """The outages, the rests and the requests of one server."""
 
-    def __init__(self, who: str, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+        self.adapter = adapter
         self.outage = Outage(
             logger,
-            who,
+            f"The inference server {adapter.address}",
             first_delay_s=policy.first_delay_s,
             max_delay_s=policy.max_delay_s,
             clock=clock,
         )
         self._clock = clock
+        self._first_delay_s = policy.first_delay_s
         self._failures = 0
-        self.rested_at = -math.inf
+        """Failures since the last answer."""
+        self._rested_at = -math.inf
         """When the last rest began."""
         self._resumes_at = 0.0
-        self._limit = math.inf
-        """Requests at the same time since the last rest: one, and one more for each answer."""
-
-    @property
-    def rest_s(self) -> float:
-        """Seconds until the next request may begin."""
-        # Clocks count whole microseconds at best: a shorter rest would never end on a simulated clock.
-        return max(0.0, round(self._resumes_at - self._clock(), 5))
-
-    def allows_another(self, began: Iterable[float]) -> bool:
-        """Whether another request may begin now. `began` are the times of the requests in flight."""
-        if self.rest_s:
-            return False
-        since_rest = [time for time in began if time > self.rested_at]
-        return len(since_rest) < self._limit
-
-    def note_answer(self, began: float) -> None:
-        """Note the answer to a request that began at this time."""
-        self._failures = 0
-        self.outage.over()
-        if began > self.rested_at:
-            self._limit += 1.0
-
-    def note_failure(self, error: InferenceError, rest_s: float = 0.0) -> None:
-        """Note a failure, after which no request begins for `rest_s` seconds, or longer if there were several."""
-        self._failures += 1
-        if self._failures >= UNAVAILABLE_AFTER:
-            delay_s = self.outage.failed(str(error), "requests wait and are repeated")
-            rest_s = max(rest_s, delay_s)
-        if rest_s:
-            self.rested_at = self._clock()
-            self._limit = 1.0
-            # Clients that were refused together must not come back together.
-            self._resumes_at = self.rested_at + rest_s * random.uniform(1.0, 1.1)
-
-
-KINDS = {"train": "training", "eval": "evaluation"}
-"""The kinds of requests, by split."""
-
-
-class ServerState:
-    """The outages, the rests and the requests of one server.
-
-    A server may refuse only one kind of requests, for example because evaluations may use more tokens.
-    So refusals make the server unavailable for the refused kind only.
-    """
-
-    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:
-        self.adapter = adapter
-        who = f"The inference server {adapter.address}"
-        self._any = Availability(who, policy, clock)
-        self._of_kind = {
-            split: Availability(f"{who} (for {kind} requests)", policy, clock) for split, kind in KINDS.items()
-        }
-        self._clock = clock
-        self._first_delay_s = policy.first_delay_s
         self._answered_at = -math.inf
-        self._began: dict[object, tuple[str, float]] = {}
-        """The split of each request in flight, and when it began."""
+        self._began: dict[object, float] = {}
+        """When each request in flight began."""
         self._reminder: asyncio.TimerHandle | None = None
 
     @property
-    def outages(self) -> list[Outage]:
-        """The outage of the server, and the outages for one kind of requests."""
-        return [availability.outage for availability in (self._any, *self._of_kind.values())]
-
-    def unavailable_since(self, split: str) -> float | None:
-        """When the server became unavailable for requests of this split; None if it is available."""
-        began = [self._any.outage.began, self._of_kind[split].outage.began]
-        return min((time for time in began if time is not None), default=None)
-
-    def rest_s(self, split: str) -> float:
+    def rest_s(self) -> float:
         """Seconds until the server may get a request."""
-        return max(self._any.rest_s, self._of_kind[split].rest_s)
+        # Clocks count whole microseconds at best: a shorter rest would never end on a simulated clock.
+        return max(0.0, round(self._resumes_at - self._clock(), 5))
 
-    def is_free(self, split: str) -> bool:
-        """Whether the server may get another request now."""
-        all_began = [began for _, began in self._began.values()]
-        of_kind = [began for kind, began in self._began.values() if kind == split]
-        return self._any.allows_another(all_began) and self._of_kind[split].allows_another(of_kind)
+    @property
+    def is_free(self) -> bool:
+        """Whether the server may get another request now. In an outage it gets a single request after each rest."""
+        is_tried = self.outage.is_on and any(began > self._rested_at for began in self._began.values())
+        return not self.rest_s and not is_tried
 
     def room(self, split: str) -> int:
         """How many more requests the server takes by its settings."""
@@ -165,50 +101,50 @@ class ServerState:
         """
         key = object()
         began = self._clock()
-        self._began[key] = (split, began)
+        self._began[key] = began
         if self._reminder is None:
             self._remind_in(SILENT_S)
         try:
             async with self.adapter.slots(split):
-                if began <= self._rested_at(split):
+                if began <= self._rested_at:
                     raise ServerBusyError(f"{self.adapter.address} began to rest while a request waited for it", 0.0)
                 began = self._clock()
-                self._began[key] = (split, began)
+                self._began[key] = began
                 yield self.adapter
-            answered_at = self._clock()
-            self._note_answer(split, began, answered_at)
-            self.adapter.note_duration(split, answered_at - began)
+            self._note_answer()
+            self.adapter.note_duration(split, self._answered_at - began)
         except BrokenOffError:
-            self._note_answer(split, began, self._clock())
+            self._note_answer()
             raise
         except InferenceError as error:
-            self._note_failure(error, split, began)
+            self._note_failure(error, began)
             raise
         finally:
             del self._began[key]
 
-    def _rested_at(self, split: str) -> float:
-        return max(self._any.rested_at, self._of_kind[split].rested_at)
+    def _note_answer(self) -> None:
+        self._answered_at = self._clock()
+        self._failures = 0
+        self.outage.over()
 
-    def _note_answer(self, split: str, began: float, answered_at: float) -> None:
-        self._answered_at = answered_at
-        self._any.note_answer(began)
-        self._of_kind[split].note_answer(began)
-
-    def _note_failure(self, error: InferenceError, split: str, began: float) -> None:
+    def _note_failure(self, error: InferenceError, began: float) -> None:
+        # A request from before the last rest says nothing about the server after it.
+        if began <= self._rested_at:
+            return
         rest_s = 0.0
         if isinstance(error, ServerBusyError):
             rest_s = max(self._first_delay_s, error.pause_s)
-        # A request from before the last rest says nothing about the server after it.
-        if began <= self._rested_at(split):
-            return
         # A request that failed while another was answered is no sign of an outage, unless the server is silent since.
         was_answering = began < self._answered_at and self._clock() - self._answered_at < SILENT_S
         if was_answering and not rest_s:
             return
-        is_refused = isinstance(error, RequestRefusedError)
-        availability = self._of_kind[split] if is_refused else self._any
-        availability.note_failure(error, rest_s)
+        self._failures += 1
+        if self._failures >= UNAVAILABLE_AFTER:
+            rest_s = max(rest_s, self.outage.failed(str(error), "requests wait and are repeated"))
+        if rest_s:
+            self._rested_at = self._clock()
+            # Clients that were refused together must not come back together.
+            self._resumes_at = self._rested_at + rest_s * random.uniform(1.0, 1.1)
 
     def _remind_in(self, seconds: float) -> None:
         self._reminder = asyncio.get_running_loop().call_later(seconds, self._report_silence)
@@ -218,7 +154,7 @@ class ServerState:
         self._reminder = None
         if not self._began:
             return
-        silent_since = max(self._answered_at, min(began for _, began in self._began.values()))
+        silent_since = max(self._answered_at, min(self._began.values()))
         silent_s = round(self._clock() - silent_since, 3)
         if silent_s < SILENT_S:
             self._remind_in(SILENT_S - silent_s)
@@ -249,9 +185,9 @@ class ServerPool:
         self.states = [ServerState(adapter, policy, clock) for adapter in adapters]
         self._changed = asyncio.Event()
 
-    def unavailable_since(self, split: str = "train") -> float | None:
-        """When the last server became unavailable for requests of this split; None while a server is available."""
-        began = [state.unavailable_since(split) for state in self.states]
+    def unavailable_since(self) -> float | None:
+        """When the last server became unavailable; None while a server is available."""
+        began = [state.outage.began for state in self.states]
         known = [time for time in began if time is not None]
         return max(known) if len(known) == len(began) else None
 
@@ -273,7 +209,7 @@ class ServerPool:
         as soon as they are back. The item stream decides when its item is due again (sampling/pending_items.py).
         """
         is_suspect = failed is not None and split == "train" and patience_s is None
-        if is_suspect and self.unavailable_since(split) is not None:
+        if is_suspect and self.unavailable_since() is not None:
             raise UnavailableError(str(failed))
         state = await self._next(split, patience_s)
         try:
@@ -288,13 +224,13 @@ class ServerPool:
 
     async def _next(self, split: str, patience_s: float | None) -> ServerState:
         while True:
-            since = self.unavailable_since(split)
+            since = self.unavailable_since()
             unavailable_s = 0.0 if since is None else self._clock() - since
             if patience_s is not None and unavailable_s > patience_s:
                 raise UnavailableError(f"no inference server has answered for {unavailable_s:.0f} s")
             # Before the look for a free server: a rest may end meanwhile, and nothing else would end the wait.
-            rests = list(filter(None, (state.rest_s(split) for state in self.states)))
-            free = [state for state in self.states if state.is_free(split)]
+            rests = list(filter(None, (state.rest_s for state in self.states)))
+            free = [state for state in self.states if state.is_free]
             if free:
                 return max(free, key=lambda state: state.room(split))
             with contextlib.suppress(asyncio.TimeoutError):
@@ -302,9 +238,8 @@ class ServerPool:
 
     def metrics(self) -> dict[str, float]:
         """Outages since the start, their seconds, and the number of servers that are unavailable now."""
-        unavailable = [state for state in self.states if any(outage.is_on for outage in state.outages)]
+        unavailable = [state for state in self.states if state.outage.is_on]
         values = Counter({"inference/servers_unavailable": float(len(unavailable))})
         for state in self.states:
-            for outage in state.outages:
-                values.update(outage.metrics("inference/server"))
+            values.update(state.outage.metrics("inference/server"))
         return dict(values)

@@ -5,7 +5,7 @@
                RequestRefusedError   the server refuses this request, however often it is repeated (400, 404, 422 ...)
                ServerBusyError       the server accepts it later (429, or 503 with Retry-After)
                InferenceError        no connection, no answer in time, another status, a reply without completions
-               EnvironmentSetupError the server's tokenizer is not ours (same_tokenizer.py)
+               EnvironmentSetupError the server's tokenizer is not ours
 
 server_types.py has the types of servers. Servers of the same type mostly differ in these two numbers, which a request
 at the start finds out. The report of any other refusal quotes the server and names the setting to change.
@@ -36,7 +36,6 @@ from ..records import MIN_COMPLETION_TOKENS
 from ..utils.http import HttpReply, NoAnswerError, exchange, is_local
 from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
-from .same_tokenizer import is_same_tokenizer, known_ids
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +92,14 @@ CUT_OFF = "length"
 
 CUT_OFF_NAMES = ("model_length", "max_tokens", "max_output_tokens")
 """Other names of this reason."""
+
+LONG_COMPLETION = 64
+"""The first completion with this many tokens shows whether the server's tokenizer is ours. Shorter completions can have
+little text beside their tags, which are the same in many tokenizers.
+"""
+
+MOST_COMPARED = 2000
+"""The number of tokens of this completion that are compared at most."""
 
 BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
 """The finish reasons of completions that the server broke off, so that they say nothing about the model."""
@@ -171,7 +178,7 @@ class ServerAdapter:
         self.found: dict[str, int] = {}
         """The context length and the completions of a request, if the server showed them."""
         self._has_our_tokenizer = False
-        """Whether a reply has shown that the server's tokenizer is ours."""
+        """Whether a long completion has shown that the server's tokenizer is ours."""
 
     @property
     def health_url(self) -> str:
@@ -238,22 +245,23 @@ class ServerAdapter:
     def _compare_tokenizers(self, completion: RawCompletion) -> None:
         """Raise EnvironmentSetupError if the server's text is not the text of its token ids.
 
-        With another tokenizer than the model's, every reward would be 0. The first completions that are long enough
-        decide it.
+        With another tokenizer than the model's, every reward would be 0. The first long completion decides it.
         """
         reported = completion.reported_text
-        if self._has_our_tokenizer or not reported:
+        if self._has_our_tokenizer or not reported or len(completion.ids) < LONG_COMPLETION:
             return
-        is_same = is_same_tokenizer(self._tokenizer, completion.ids, reported)
-        if is_same is False:
-            decoded = self._tokenizer.decode(known_ids(self._tokenizer, completion.ids))
+        ids = completion.ids[:MOST_COMPARED]
+        vocabulary = set(self._tokenizer.get_vocab().values())
+        known = [token for token in ids if type(token) is int and token in vocabulary]
+        decoded = self._tokenizer.decode(known, skip_special_tokens=True)
+        if len(known) < len(ids) / 2 or not _is_mostly_in(decoded, reported):
             raise EnvironmentSetupError(
                 f"The tokenizer {self.config.tokenizer_name!r} is not the tokenizer of the model "
                 f"{self.config.model_name!r} at {self.address}: the server reports the text {reported[:60]!r}, but "
                 f"the tokenizer decodes its token ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of "
                 "this model."
             )
-        self._has_our_tokenizer = bool(is_same)
+        self._has_our_tokenizer = True
 
     async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         """Make one request. Connections are not reused, because a server may restart any time."""
@@ -383,6 +391,21 @@ def _context_in(model: Mapping[str, Any]) -> int | None:
 
 
 # --- the texts and headers of an answer
+
+
+def _is_mostly_in(decoded: str, reported: str) -> bool:
+    """Whether at least half of the pieces of one text are in the other text, which may have more.
+
+    A server may keep special tokens, put the prompt in front, or leave out the end of a completion.
+    """
+    pieces = _pieces(decoded)
+    return 2 * len(pieces & _pieces(reported)) >= len(pieces)
+
+
+def _pieces(text: str) -> set[str]:
+    """All pieces of four characters, without blanks and replacement characters."""
+    condensed = "".join(text.replace("\ufffd", "").split())
+    return {condensed[begin : begin + 4] for begin in range(len(condensed) - 3)}
 
 
 def sentence_in(text: str) -> str:

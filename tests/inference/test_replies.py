@@ -19,7 +19,6 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import RequestParameters
-from reasoning_gym_environment.inference.same_tokenizer import is_same_tokenizer
 from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, ServerPool
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
 from reasoning_gym_environment.inference.servers import CUT_OFF, RawCompletion, ServerAdapter
@@ -174,26 +173,20 @@ async def test_a_lora_adapter_has_the_context_of_its_parent(models: Any, length:
     assert server.found.get("context_length") == length
 
 
-@pytest.mark.parametrize(("refused", "accepted"), [("eval", "train"), ("train", "eval")])
-async def test_a_server_that_refuses_one_kind_of_requests_is_available_for_the_other_kind(
-    refused: str, accepted: str
-) -> None:
+async def test_a_server_that_refuses_requests_rests_until_it_answers_one() -> None:
     clock = 100.0
     pool = ServerPool([FakeServer(None)], QUICK, clock=lambda: clock)
     for _ in range(UNAVAILABLE_AFTER):
         with pytest.raises(RequestRefusedError):
-            async with pool.turn(refused):
+            async with pool.turn("eval"):
                 clock += 0.001
                 raise RequestRefusedError("400")
     [state] = pool.states
-    assert not state.is_free(refused) and pool.unavailable_since(refused) is not None
-    assert state.is_free(accepted) and pool.unavailable_since(accepted) is None
-    async with pool.turn(accepted):
+    assert not state.is_free and pool.unavailable_since() is not None
+    clock += 1.0
+    async with pool.turn("train"):
         clock += 1.0
-    assert pool.unavailable_since(refused) is not None, "an answer of the other kind says nothing about this kind"
-    async with pool.turn(refused):
-        clock += 1.0
-    assert pool.unavailable_since(refused) is None
+    assert state.is_free and pool.unavailable_since() is None
 
 
 PAGE = (200, "<html><h1>Welcome to the gateway</h1></html>")
@@ -248,12 +241,20 @@ async def test_a_server_of_another_type_is_recognised(answer: Any, remedy: str) 
 
 # --- the tokenizer of the server
 
-TEXT = "<think>I add 2 and 3.</think><answer>5</answer> äöü"
+TEXT = "<think>I add 2 and 3, which gives 5, and look again.</think><answer>5</answer> äöü"
 
 
 def shifted(ids: list[int]) -> list[int]:
     """The ids of another tokenizer with the same number of tokens."""
     return [(3 * token + 7) % 256 for token in ids]
+
+
+def compared(tokenizer: Any, ids: list[Any], reported: str) -> bool:
+    """Whether the comparison of the tokenizers is over. Raises EnvironmentSetupError if they differ."""
+    server = adapter(VllmAdapter)
+    server._tokenizer = tokenizer
+    server._compare_tokenizers(RawCompletion("stop", ids, reported_text=reported))
+    return server._has_our_tokenizer
 
 
 def test_the_text_of_the_same_tokenizer_may_differ_in_special_tokens_blanks_and_ends(byte_tokenizer: Any) -> None:
@@ -271,18 +272,20 @@ def test_the_text_of_the_same_tokenizer_may_differ_in_special_tokens_blanks_and_
         (ids[:-1], TEXT[:-1] + "\ufffd"),
         (ids[:-1], TEXT[:-1]),
     ]:
-        assert is_same_tokenizer(byte_tokenizer, given, reported) is True, reported
+        assert compared(byte_tokenizer, given, reported), reported
 
 
 def test_the_ids_of_another_tokenizer_are_recognised(byte_tokenizer: Any) -> None:
     ids = list(TEXT.encode())
-    for given in (shifted(ids), ids[::-1], [token + 5000 for token in ids], [None] * 30):
-        assert is_same_tokenizer(byte_tokenizer, given, TEXT) is False, given
+    for given in (shifted(ids), ids[::-1], [token + 5000 for token in ids], [None] * 100):
+        with pytest.raises(EnvironmentSetupError, match="is not the tokenizer of the model"):
+            compared(byte_tokenizer, given, TEXT)
 
 
-def test_short_texts_decide_nothing(byte_tokenizer: Any) -> None:
-    for given, reported in [([], TEXT), ([104], TEXT), (list(TEXT.encode()), "42"), (shifted([104, 105]), "hi")]:
-        assert is_same_tokenizer(byte_tokenizer, given, reported) is None
+def test_a_short_completion_of_tags_decides_nothing(byte_tokenizer: Any) -> None:
+    tags = "<think></think><answer>42</answer>"
+    for given, reported in [([], TEXT), ([104], TEXT), (list(tags.encode()), tags), (shifted([104, 105]), "hi")]:
+        assert not compared(byte_tokenizer, given, reported)
 
 
 @pytest.mark.parametrize("kind", ["/generate", "/v1/completions", "SGLang"])
