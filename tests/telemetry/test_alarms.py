@@ -14,7 +14,6 @@ from reasoning_gym_environment.telemetry import alarms
 from reasoning_gym_environment.telemetry.alarms import (
     BETWEEN_WARNINGS_S,
     ENDS_AFTER_S,
-    OF_A_TASK,
     RECENT,
     Alarms,
     CompletionWatch,
@@ -143,29 +142,6 @@ def test_a_stuck_task_is_named_while_others_learn(run: Run, caplog: pytest.LogCa
     )
     assert "No answer was right in the last 16 groups or more of task_1, at the lowest level" in caplog.text
     assert run.alarms.on == ["stuck_tasks"]
-
-
-def test_a_task_that_is_stuck_later_has_a_line_of_its_own(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    stuck = {"a"}
-
-    def see_all(groups: int) -> list[str]:
-        """The new warnings."""
-        caplog.clear()
-        for index in range(groups):
-            for task in ("a", "b", "good"):
-                right = 0 if task in stuck else index % 7 + 1
-                replies = [Reply(f"{index}, {number}", float(number < right)) for number in range(8)]
-                run.see(run.group(index, replies, task=task))
-        return [line for line in caplog.messages if line.startswith("ALARM stuck_tasks: ")]
-
-    [begins] = see_all(20)
-    assert "No answer was right in the last 16 groups or more of a, at the lowest level." in begins
-    stuck.add("b")
-    assert see_all(2 * OF_A_TASK) == ["ALARM stuck_tasks: Now also b."]
-    stuck.remove("b")
-    assert see_all(OF_A_TASK) == []
-    stuck.add("b")
-    assert see_all(2 * OF_A_TASK) == [], "it was named already"
 
 
 def test_tasks_that_join_an_alarm_are_named_together_once_a_minute(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,30 +45,6 @@ async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_
     assert (failed["index"], failed["reasoning_gym_version"]) == (0, "0.1.25")
 
 
-async def test_the_log_says_now_and_then_how_full_the_dumps_are(
-    tmp_path: Path, make_group: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    settings = {"dump_rollouts": True, "dump_failed_rollouts": True}
-    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), **settings), "run", "0.1.25")
-    telemetry.observe(make_group([1.0]))
-    telemetry.drain()
-    assert "open dumps" not in caplog.text
-    for index in range(100):
-        await telemetry.dump(make_group([1.0], index=index))
-        if index == 36:
-            await telemetry.dump_if_failed(make_group([0.0]))
-            telemetry.observe(make_group([1.0]))
-            assert telemetry.dumps.progress() == "37/100 rollouts, 1/50 FAILED_rollouts"
-    path = tmp_path / "reasoning_gym_environment_rollouts_run_0000.jsonl"
-    full = [f"Wrote 100 groups of rollouts to {path}."]
-    assert [message for message in caplog.messages if str(path) in message] == full
-    for _ in range(5):
-        await telemetry.dump_if_failed(make_group([0.0]))
-    assert telemetry.dumps.progress() == "6/50 FAILED_rollouts"
-    await telemetry.dumps.close()
-
-
 # --- outcomes
 
 
