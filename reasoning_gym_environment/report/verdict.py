@@ -128,7 +128,8 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
     return ScoredGroup(
         task=str(scored[0]["task"]),
         level=scored[0].get("level"),
-        item=hash((scored[0].get("index"), scored[0].get("question_digest"))),
+        # A file may hold any values, also such as have no hash.
+        item=hash(f"{scored[0].get('index')} {scored[0].get('question_digest')}"),
         completions=len(scored),
         exact=sum(exact(sample) == 1.0 for sample in scored),
         unreadable=sum(sample.get("outcome") == FORMAT_FAILURE for sample in scored),
