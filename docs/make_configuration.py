@@ -88,9 +88,8 @@ name. [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/config
 
 The column *class* has the defaults of `ReasoningGymEnvConfig`, which are mostly the defaults of the original
 environment. The column *commands* has the value that `serve`, `process` and `evaluate` start with, if it differs. Lists
-can be written as YAML lists or as text with commas, and mappings as YAML or as JSON. The mapping `task_weights` can
-also be written as `name=number` with commas. To leave a setting without a value, write `none` on the command line or
-`null` in YAML.
+can be written as YAML lists or as text with commas, and mappings as YAML or as JSON. To leave a setting
+without a value, write `none` on the command line or `null` in YAML.
 """
 
 COMMANDS = """\

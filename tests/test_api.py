@@ -167,7 +167,7 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
     wrong: Any = 5
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
-        (EnvironmentSetupError, "task_weights: expected names", lambda: Tasks(task_weights=5)),
+        (EnvironmentSetupError, "task_weights: .*valid dictionary", lambda: Tasks(task_weights=5)),
         (EnvironmentSetupError, "setting .weights.*Did you mean task_weights", lambda: Tasks(weights={})),
         (EnvironmentSetupError, "tasks: expected a Tasks", lambda: ItemStream(wrong)),
         (EnvironmentSetupError, "seed: ", lambda: ItemStream(tasks, seed=given)),

@@ -172,7 +172,7 @@ TYPOS = (
     ("Did you mean group_size?", ["process", "--config", "run.yaml"]),
     ("Did you mean chain_sum", ["evaluate", "--env.eval_tasks", "chain_smu"]),
     ("Did you mean logic?", ["serve", "--env.exclude_tasks", "category:lgic"]),
-    ("No task matches", ["serve", "--env.include_tasks", "*_arithmetics"]),
+    ("Unknown task '*_arithmetics'. Did you mean", ["serve", "--env.include_tasks", "*_arithmetics"]),
     ("Did you mean chain_sum", ["tasks", "chain_smu"]),
     ("Did you mean chain_sum", ["audit", "chain_smu"]),
     ("Did you mean chain_sum", ["export", "items", "--count", "1", "--to", "new", "--tasks", "chain_smu"]),

@@ -115,7 +115,7 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     refused = await start()
     assert refused.catalog.names == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
-    allowed = await start(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
+    allowed = await start(allow_unguarded_tasks="gcd", task_weights={"chain_sum": 0})
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
         await start(include_tasks="gcd")

@@ -285,7 +285,7 @@ def _check_task_names(env: Mapping[str, Any]) -> None:
         given = EvaluationSettings(**values)
     except ValidationError:
         return
-    evaluated = [name for name in given.eval_tasks if name != "all" and not name.isdecimal()]
+    evaluated = [name for name in given.eval_tasks if not name.isdecimal()]
     check_names(
         [*given.include_tasks, *given.exclude_tasks, *given.task_weights, *given.task_overrides, *evaluated],
         given.task_modules,

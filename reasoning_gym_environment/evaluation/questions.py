@@ -28,7 +28,6 @@ from ..sampling.seeds import HELD_OUT_ONE_IN, derive_seed, is_held_out, question
 from ..settings.components import EvaluationSettings
 from ..tasks.catalog import Catalog
 from ..tasks.difficulty_ladder import Level, build_ladder
-from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
 
 logger = logging.getLogger(__name__)
@@ -93,23 +92,17 @@ class EvalSet:
 
 
 def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str]:
-    """The names of the tasks to evaluate, sorted. `wanted` is ["20"] for a sample of 20 tasks, ["all"], or selectors.
+    """The names of the tasks to evaluate, sorted. `wanted` is ["20"] for a sample of 20 tasks, or selectors.
 
     A sample consists of the tasks whose names have the lowest hashes. Therefore a further task in the catalog changes
-    at most one task of the sample. Raises UnknownNameError for a selector that matches no task of the catalog.
+    at most one task of the sample. Raises UnknownNameError for a selector that matches no served task.
     """
     names = catalog.names
-    if list(wanted) == ["all"]:
-        return names
     if len(wanted) == 1 and wanted[0].isdecimal():
         count = int(wanted[0])
         by_hash = sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))
         return sorted(by_hash[:count])
-    categories = {task.name: task.category for task in catalog.tasks}
-    selected: set[str] = set()
-    for selector in wanted:
-        selected.update(matching(selector, categories))
-    return sorted(selected)
+    return catalog.select(wanted)
 
 
 def eval_levels(catalog: Catalog, tasks: Sequence[str], complexity: float | None) -> dict[str, Level | None]:

@@ -27,7 +27,7 @@ from pydantic import (
 
 from ..errors import EnvironmentSetupError, unknown_name
 from ..records import AnswerFormat
-from ..tasks.selectors import parse_names, parse_weights
+from ..tasks.selectors import ALL, parse_names
 
 PartialCredit = Literal["exact", "native"]
 
@@ -43,15 +43,15 @@ def mapping_from_text(given: Any) -> Any:
     try:
         return json.loads(given)
     except ValueError as error:
-        raise ValueError(f'expected a mapping, or JSON such as {{"chain_sum": {{"max_terms": 4}}}}: {error}') from error
+        raise ValueError(f'expected a mapping, or JSON such as {{"name": value}}: {error}') from error
 
 
 def _tasks_to_evaluate(given: Any) -> list[str]:
     is_number = isinstance(given, int) and not isinstance(given, bool)
     names = [str(given)] if is_number else parse_names(given)
-    mixes_kinds = len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)
+    mixes_kinds = len(names) > 1 and any(name.isdecimal() for name in names)
     if not names or mixes_kinds:
-        raise ValueError(f"expected a number of tasks, all, or names and globs, got {given!r}")
+        raise ValueError(f"expected a number of tasks, or names, patterns, categories or {ALL}, got {given!r}")
     if names[0] == "0":
         raise ValueError("expected at least 1 task; num_eval_samples_per_task 0 evaluates nothing")
     return names
@@ -109,6 +109,7 @@ Parameter = Annotated[float | None, BeforeValidator(_none_or_given)]
 """A sampling parameter. Requests leave out a parameter that is none."""
 
 Names = Annotated[list[str], BeforeValidator(parse_names)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 TextOrFile = Annotated[str | None, BeforeValidator(text_or_file)]
 Complexity = Annotated[Literal["curriculum", "random"] | float | None, _difficulty("curriculum", "random")]
 
@@ -123,13 +124,13 @@ class TasksSettings(BaseModel):
     # Tasks.
     include_tasks: Names = []
     """Tasks to serve, by name (countdown), pattern (*_arithmetic) or category (category:math, category:logic,
-    category:games), as a list or separated by commas. Empty: all tasks.
+    category:games), as a list or separated by commas. all, or nothing: all tasks.
     """
     exclude_tasks: Names = []
     """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""
-    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
-    """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
-    mapping. The weight of all other tasks is 1.
+    task_weights: Annotated[dict[str, Weight], BeforeValidator(mapping_from_text)] = {}
+    """How often training uses each task, relative to the other tasks, as a mapping, which is JSON on the command
+    line: {"countdown": 2.0, "category:logic": 0.5}. The weight of all other tasks is 1.
     """
     task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(mapping_from_text)] = {}
     """Parameters for individual tasks that replace reasoning-gym's defaults, as a mapping, which is JSON on the command
@@ -215,7 +216,7 @@ class EvaluationSettings(TasksSettings):
 
     # Evaluation.
     eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
-    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names,
+    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), or all, names,
     patterns and categories as in include_tasks.
     """
     num_eval_samples_per_task: int = Field(5, ge=0)

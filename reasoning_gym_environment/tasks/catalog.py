@@ -83,10 +83,30 @@ class Catalog:
     def __getitem__(self, name: str) -> Task:
         """The task of that name. Raises UnknownNameError if it is not served."""
         if name in self.excluded:
-            raise UnknownNameError(f"The task {name} is not served: {self.excluded[name]}.")
+            raise UnknownNameError(self._not_served([name]))
         if name not in self._by_name:
             raise unknown_name("task", name, self._by_name)
         return self._by_name[name]
+
+    def select(self, wanted: Sequence[str]) -> list[str]:
+        """The names of the served tasks that these selectors match, sorted.
+
+        Raises UnknownNameError for a selector that matches no task, or no served task.
+        """
+        served = {task.name: task.category for task in self.tasks}
+        known = categories_in_registry() | served
+        found: set[str] = set()
+        for selector in wanted:
+            matches = selectors.matching(selector, known)
+            if matches.isdisjoint(served):
+                raise UnknownNameError(self._not_served(sorted(matches)))
+            found |= matches & served.keys()
+        return sorted(found)
+
+    def _not_served(self, names: Sequence[str]) -> str:
+        subject = f"The task {names[0]} is" if len(names) == 1 else f"The tasks {selectors.shortened(names)} are"
+        reasons = dict.fromkeys(self.excluded.get(name, "not chosen") for name in names)
+        return f"{subject} not served: {'; '.join(reasons)}."
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)

@@ -294,7 +294,7 @@ def test_slow_items_hold_up_no_other_item() -> None:
 def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = serves(5 * NOT_SENT_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
+    world = serves(5 * NOT_SENT_S, slow_s=1e6, include_tasks="lcm", task_weights={"gcd": 0})
     assert world.run.telemetry.alarms.on == ["nothing_sent"]
     assert "The run waits for the next item (in progress: lcm)." in caplog.text
 

@@ -71,7 +71,7 @@ def test_every_registered_task_but_composite_is_served(everything: Catalog) -> N
 def test_include_exclude_and_weights_decide_what_is_served() -> None:
     catalog = discover(
         include=["category:games", "*_arithmetic", "lcm"],
-        exclude=["category:g*", "basic_arithmetic"],
+        exclude=["category:games", "basic_arithmetic"],
         weights={"*_arithmetic": 2.0, "lcm": 0.5, "bitwise_arithmetic": 0},
     )
     weights = {task.name: task.weight for task in catalog.tasks}
@@ -83,6 +83,20 @@ def test_include_exclude_and_weights_decide_what_is_served() -> None:
     with pytest.raises(UnknownNameError, match=r"^The task gcd is not served: not in include_tasks\.$"):
         catalog["gcd"]
     assert set(weights) | set(catalog.excluded) == set(library.registry())
+
+
+def test_a_known_task_that_is_not_served_is_not_called_unknown() -> None:
+    catalog = discover(include=["lcm", "category:games"], exclude=["countdown"])
+    assert catalog.select(["lcm", "category:arithmetic"]) == ["lcm"]
+    assert catalog.select(["all"]) == catalog.names
+    for wanted, message in (
+        ("chain_sum", r"^The task chain_sum is not served: not in include_tasks\.$"),
+        ("countdown", r"^The task countdown is not served: excluded by exclude_tasks\.$"),
+        ("category:graphs", r"^The tasks .* and \d more are not served: not in include_tasks\.$"),
+        ("chain_smu", r"^Unknown task 'chain_smu'\. Did you mean chain_sum"),
+    ):
+        with pytest.raises(UnknownNameError, match=message):
+            catalog.select([wanted])
 
 
 def test_composite_by_name_is_served_with_overrides_and_else_left_out_loudly(caplog: pytest.LogCaptureFixture) -> None:
