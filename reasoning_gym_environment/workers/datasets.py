@@ -1,19 +1,18 @@
-"""A cache of datasets. Grading uses their verifiers, and generation reuses datasets that are slow to build."""
+"""The datasets that a worker has used. Grading uses their verifiers, and generation those that are slow to build."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import pickle
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 
-MAX_DATASETS = 1024
-"""More than the tasks have levels (about 480), so that a cheap dataset does not displace an expensive one."""
+MOST_DATASETS = 1024
+"""A worker forgets all datasets when it has so many. The tasks have fewer levels, about 480."""
+
 RESEEDED_IN = "0.1.25"
 RESEEDED: Mapping[str, tuple[str, ...]] = {
     "arc_agi": ("use_train", "use_eval", "board_format_opts"),
@@ -33,55 +32,48 @@ RESEEDED: Mapping[str, tuple[str, ...]] = {
     "word_sorting": ("min_word_length", "max_word_length"),
 }
 """Tasks whose constructors take 1 to 1,400 ms, and the fields of the config that these constructors read in this
-release. Datasets with equal fields differ only in their config and seed, so the cache copies them and replaces both."""
+release. Datasets with equal fields differ only in their config and seed, so a copy with another config and seed
+suffices."""
 
 
 def is_reseeded(task: str) -> bool:
-    """Whether the cache can derive a dataset of this task for another seed and config."""
+    """Whether a dataset of this task can be derived from a dataset with another seed and config."""
     return task in RESEEDED and library.load().version == RESEEDED_IN
 
 
-@dataclass(frozen=True)
-class _Kept:
-    dataset: Any
-    class_state: Mapping[str, Any]
-    """The lists in the class of the new dataset. The constructor of codeio stores its programs there."""
+PROGRAMS = "_jsonl_data"
+"""The constructor of codeio stores its programs in this attribute of the class, and not in the dataset."""
 
 
 class DatasetCache:
-    """The MAX_DATASETS datasets that were used most recently, by task and by the fields that they depend on."""
+    """The datasets that were used, by task and by the fields that they depend on."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept: dict[bytes, tuple[Any, Any]] = {}
+        """Datasets, each with its programs if its class has any."""
 
     def dataset(self, task: str, config: Mapping[str, Any]) -> Any:
         """The dataset for this config, which has `seed` and `size`. Raises the exceptions of `create_dataset`."""
-        if not is_reseeded(task):
-            return self._keep(task, config, config).dataset
-        kept = self._keep(task, config, RESEEDED[task])
-        dataset = copy.copy(kept.dataset)
-        for name, value in kept.class_state.items():
-            setattr(type(dataset), name, value)
-        dataset.config = type(dataset.config)(**config)
-        dataset.config.validate()
-        dataset.seed = dataset.config.seed
-        dataset.size = dataset.config.size
-        return dataset
-
-    def _keep(self, task: str, config: Mapping[str, Any], fields: Iterable[str]) -> _Kept:
+        fields = RESEEDED[task] if is_reseeded(task) else tuple(config)
         key = pickle.dumps((task, [(name, config[name]) for name in sorted(fields) if name in config]))
-        kept = self._kept.get(key)
-        if kept is None:
-            dataset = library.create_dataset(task, **config)
-            kept = _Kept(dataset, _class_state(type(dataset)))
-            self._kept[key] = kept
-            if len(self._kept) > MAX_DATASETS:
-                self._kept.popitem(last=False)
-            # The garbage collection of a forked child then skips these objects and does not copy their pages.
-            gc.freeze()
-        self._kept.move_to_end(key)
-        return kept
+        if key not in self._kept:
+            self._make(key, task, config)
+        dataset, programs = self._kept[key]
+        if not is_reseeded(task):
+            return dataset
+        if programs is not None:
+            setattr(type(dataset), PROGRAMS, programs)
+        reseeded = copy.copy(dataset)
+        reseeded.config = type(dataset.config)(**config)
+        reseeded.config.validate()
+        reseeded.seed = reseeded.config.seed
+        reseeded.size = reseeded.config.size
+        return reseeded
 
-
-def _class_state(kind: type) -> dict[str, Any]:
-    return {name: value for name, value in vars(kind).items() if isinstance(value, list)}
+    def _make(self, key: bytes, task: str, config: Mapping[str, Any]) -> None:
+        if len(self._kept) == MOST_DATASETS:
+            self._kept.clear()
+        dataset = library.create_dataset(task, **config)
+        self._kept[key] = (dataset, getattr(dataset, PROGRAMS, None))
+        # The garbage collection of a forked child then skips these objects and does not copy their pages.
+        gc.freeze()
