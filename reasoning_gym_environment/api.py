@@ -52,7 +52,7 @@ TaskConfig: TypeAlias = Mapping[str, Any]
 
 Texts: TypeAlias = Sequence[str]
 Names: TypeAlias = str | Sequence[str]
-"""Task names, globs (`*_arithmetic`) or `category:logic`, comma-separated or as a list."""
+"""Task names, patterns (`*_arithmetic`), `category:logic` or `all`, comma-separated or as a list."""
 
 Answers: TypeAlias = Texts | Sequence[Texts]
 """For each question, in order, a completion or several completions."""

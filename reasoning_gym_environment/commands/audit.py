@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         type=_task,
         metavar="TASK",
-        help="names, globs or category:NAME (default: all tasks)",
+        help="names, patterns, category:NAME or all (default: all tasks)",
     )
     add_settings(parser, ["exclude_tasks", "task_modules"])
     add(
