@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from ..evaluation.results import FORMAT_FAILURE, EvalSample, by_question, correct, exact
-from ..records import has_signal
+from ..records import Outcome, has_signal
 from ..telemetry.alarms import (
     Answer,
     ScoredGroup,
@@ -20,6 +20,7 @@ from ..telemetry.alarms import (
     one_answer,
     stuck_tasks,
     unreadable,
+    verifier_fails,
 )
 from ..telemetry.telemetry import GroupOutcome
 from .comparison import Comparison, DifferenceRow, difference_of, templates
@@ -73,6 +74,7 @@ def alarms_of_completions(name: str, groups: Sequence[ScoredGroup]) -> list[Sent
         (unreadable(groups), {"outcome": FORMAT_FAILURE}),
         (cut_off(groups), {"failure": "cut off"}),
         (one_answer(groups), {}),
+        (verifier_fails(groups), {"outcome": Outcome.VERIFIER_ERROR.value}),
     ]
     return [_alarm(name, sign, filters) for sign, filters in found if sign]
 
@@ -124,6 +126,7 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
     for sample in scored:
         if sample.get("model_parsed") is not None:
             answers.append(Answer.of(str(sample["model_parsed"]), is_right=exact(sample) == 1.0))
+    errors = [sample for sample in scored if sample.get("outcome") == Outcome.VERIFIER_ERROR]
     rewards = [float(sample.get("reward", sample["score"])) for sample in scored]
     return ScoredGroup(
         task=str(scored[0]["task"]),
@@ -137,6 +140,8 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
         reward=fmean(rewards),
         has_signal=has_signal(rewards, [bool(sample.get("mask_reason")) for sample in scored]),
         answers=answers,
+        verifier_errors=len(errors),
+        verifier_error=str(errors[0].get("explanation") or "see the log of the run") if errors else "",
     )
 
 

@@ -8,7 +8,7 @@ A rule is one small pure function. An alarm begins when its rule has found the s
 and ends when the rule has not found it for ENDS_AFTER_S. A sign is a reason to look at the rollouts, and no proof. The
 alarms change nothing else. A restart forgets the window.
 
-    completions, also of an evaluation or a dump    unreadable, cut_off, one_answer
+    completions, also of an evaluation or a dump    unreadable, cut_off, one_answer, verifier_fails
     groups                                          nothing_sent, stuck_tasks, failing_tasks
     run-api (atropos/serve_loop.py)                 run_api_silent, queue_full
 """
@@ -84,6 +84,10 @@ class ScoredGroup:
     has_signal: bool
     answers: Sequence[Answer]
     unreadable_example: str = ""
+    verifier_errors: int = 0
+    """The answers for which the verifier of the task raised an error."""
+    verifier_error: str = ""
+    """One of these errors."""
 
 
 def numbers_of(problem: Problem, rollouts: Sequence[Rollout]) -> ScoredGroup | None:
@@ -92,6 +96,7 @@ def numbers_of(problem: Problem, rollouts: Sequence[Rollout]) -> ScoredGroup | N
     if not scored:
         return None
     unreadable = [rollout for rollout in scored if rollout.score.failure is not None]
+    errors = [rollout.score.explanation for rollout in scored if rollout.score.outcome is Outcome.VERIFIER_ERROR]
     return ScoredGroup(
         task=problem.task,
         level=problem.level,
@@ -107,6 +112,8 @@ def numbers_of(problem: Problem, rollouts: Sequence[Rollout]) -> ScoredGroup | N
         ),
         answers=_answers_of(scored[:ANSWERS_PER_GROUP]),
         unreadable_example=unreadable[0].completion.text[: 2 * EXAMPLE_CHARS] if unreadable else "",
+        verifier_errors=len(errors),
+        verifier_error=errors[0] if errors else "",
     )
 
 
@@ -225,6 +232,31 @@ def one_answer(groups: Sequence[ScoredGroup]) -> Sign | None:
     )
 
 
+LEAST_VERIFIED = 16
+"""A verifier must have got this many answers. A few odd answers make a sound verifier fail."""
+
+
+def verifier_fails(groups: Sequence[ScoredGroup]) -> Sign | None:
+    """The verifiers of some tasks raise an error for more than half of the answers."""
+    answers: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for group in groups:
+        answers[group.task] += group.completions - group.unreadable
+        errors[group.task] += group.verifier_errors
+        if group.verifier_error:
+            examples[group.task] = group.verifier_error
+    failing = sorted(task for task in examples if answers[task] >= LEAST_VERIFIED and errors[task] > answers[task] / 2)
+    if not failing:
+        return None
+    first = failing[0]
+    return Sign(
+        f"The verifiers of {shortened(failing)} raise an error for most answers, which then score 0. In {first}: "
+        f"{printable(examples[first], EXAMPLE_CHARS)}. Correct the verifier, or leave the task out with exclude_tasks.",
+        failing,
+    )
+
+
 def _completions(groups: Iterable[ScoredGroup]) -> int:
     return sum(group.completions for group in groups)
 
@@ -320,6 +352,7 @@ def completion_rules(window: Window) -> list[Rule]:
         Rule("unreadable", lambda: unreadable(window.newest)),
         Rule("cut_off", lambda: cut_off(window.newest)),
         Rule("one_answer", lambda: one_answer(window.newest)),
+        Rule("verifier_fails", lambda: verifier_fails(window.newest)),
     ]
 
 

@@ -72,6 +72,8 @@ class Telemetry:
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
         self._groups_not_dumped = 0
+        self.completions: Counter[str] = Counter()
+        """The completions since the start: `all`, and those of which something else than their answer is wrong."""
         self.window = Window()
         self.alarms = Alarms(completion_rules(self.window))
 
@@ -79,6 +81,8 @@ class Telemetry:
         """Count one scored group, before it is filtered."""
         self._metrics.observe(group)
         self.window.add(numbers_of(group.problem, group.rollouts))
+        for rollout in group.rollouts:
+            self.completions.update(faults_of(rollout))
         logger.debug("%s", group_line(group))
 
     def ended(self, outcome: GroupOutcome, task: str) -> None:
@@ -108,6 +112,20 @@ class Telemetry:
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
         }
+
+
+def faults_of(rollout: Rollout) -> list[str]:
+    """`all`, and the faults of a completion, as the last lines of a command name them."""
+    found = ["all"]
+    if rollout.completion.finish_reason == "length":
+        found.append("cut off")
+    if rollout.score.failure is not None:
+        found.append("without a readable answer")
+    if rollout.score.outcome is Outcome.VERIFIER_ERROR:
+        found.append("wrong because their verifier raised an error")
+    if not rollout.score.outcome.is_scored:
+        found.append("unscored")
+    return found
 
 
 def is_sampled(number: int) -> bool:

@@ -70,7 +70,9 @@ class Run:
         text = "I like numbers" if reply.answer is None else f"<answer>{reply.answer}</answer>"
         reason = "length" if reply.is_cut_off else "stop"
         completion: Completion = self._make_completion(text, finish_reason=reason)
-        if reply.answer is None:
+        if reply.answer == "broken":
+            score = Score(0.0, Outcome.VERIFIER_ERROR, answer="broken", explanation="NameError: total (own.py, line 3)")
+        elif reply.answer is None:
             score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
         else:
             outcome = Outcome.CORRECT if reply.paid == 1.0 else Outcome.WRONG
@@ -108,6 +110,10 @@ def silent(index: int) -> list[Reply]:
     return [Reply(None)] * 7 + [Reply(str(index), 1.0)]
 
 
+def breaks_the_verifier(index: int) -> list[Reply]:
+    return [Reply("broken")] * 7 + [Reply(str(index), 1.0)]
+
+
 def cut_off(index: int) -> list[Reply]:
     return [Reply(None, is_cut_off=True)] * 7 + [Reply(str(index), 1.0)]
 
@@ -133,6 +139,13 @@ def test_a_disaster_is_named_once_and_within_two_minutes(
     assert words in line
     assert run.alarms.metrics()[f"alarms/{name}"] == 1.0
     assert run.begun[name] <= 120.0
+
+
+def test_a_verifier_that_raises_is_named_with_its_error(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.see_all(breaks_the_verifier, tasks=1)
+    [line] = [message for message in caplog.messages if message.startswith("ALARM verifier_fails: ")]
+    assert "The verifiers of task_0 raise an error for most answers, which then score 0" in line
+    assert "In task_0: NameError: total (own.py, line 3)" in line
 
 
 def test_a_stuck_task_is_named_while_others_learn(run: Run, caplog: pytest.LogCaptureFixture) -> None:
