@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -85,23 +84,6 @@ def test_files_of_others_are_refused_and_left_alone(path: Path, lines: str, reas
     assert path.read_text() == lines
 
 
-@pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b"\x00\x00"])
-def test_a_torn_last_line_is_dropped(path: Path, torn: bytes, caplog: Any) -> None:
-    log = opened(path, SETTINGS)
-    log.append({"n": 1, "settings": SETTINGS})
-    log.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole + torn)
-    resumed = opened(path, SETTINGS)
-    assert list(resumed.done) == [1] and path.read_bytes() == whole and "torn" in caplog.text
-    resumed.close()
-    path.write_bytes(torn)
-    again = opened(path, SETTINGS)
-    again.append({"n": 1, "settings": SETTINGS})
-    again.close()
-    assert path.read_bytes() == whole, "also where nothing came before it"
-
-
 def test_a_second_writer_is_refused(path: Path) -> None:
     log = opened(path)
     log.append({"n": 0})
@@ -147,22 +129,6 @@ def test_an_interrupt_anywhere_in_an_append_never_costs_a_record(tmp_path: Path)
         if not was_interrupted:
             return
     raise AssertionError("expected an append of fewer lines")
-
-
-def test_a_full_disk_is_an_error_and_never_leaves_half_a_line(path: Path) -> None:
-    log = opened(path)
-    log.append({"n": 0})
-    whole = path.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 3, limits[1]))
-    try:
-        with pytest.raises(OSError):
-            log.append({"n": 1})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    log.append({"n": 2})
-    log.close()
-    assert numbers(path) == [0, 2]
 
 
 _WRITE_FOR_EVER = """
