@@ -39,6 +39,7 @@ from .items import (
 from .records import Completion, Group
 from .run import Mode, Run
 from .sampling.item_maker import TOO_LONG
+from .sampling.pending_items import MAX_FAILURES
 from .scoring.rewards import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
 from .utils.clock import now
@@ -89,7 +90,7 @@ class GroupPipeline:
             if not completions:
                 return None
             group.is_sampled = True
-            self.run.stream.ledger.note_completions(group.problem)
+            self.run.stream.ledger.note_completions()
             rollouts = rollout_dicts(item, group, completions)
             payload: ScoredDataGroup | None = await uninterrupted(self._scored(group, completions, score(rollouts)))
             return payload
@@ -171,9 +172,9 @@ class GroupPipeline:
     def _end_without_completions(self, group: Group, error: InferenceError, began: float) -> None:
         """Requeue the item, a bounded number of times, or drop it.
 
-        An outage of all servers counts as one failure of the item, and only if the attempt `began` before it: an
-        attempt during an outage cannot have caused it. After three outages, or ten failures of any kind, the item is
-        dropped (sampling/pending_items.py). An item that a working server refuses is dropped immediately.
+        An outage of all servers counts only if the attempt `began` before it: an attempt during an outage cannot have
+        caused it. After three failures the item is given up (sampling/pending_items.py). An item that a working server
+        refuses is dropped immediately.
         `process` drops every such item, and makes the group of a later item instead.
         """
         run = self.run
@@ -185,16 +186,13 @@ class GroupPipeline:
         is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
         if run.mode.has_trainer and problem.is_of_stream and not is_refused:
             in_outage = unavailable_since is not None
-            failed_at: float | None = now()
-            if unavailable_since is not None:
-                failed_at = unavailable_since if began < unavailable_since else None
-            ledger = run.stream.ledger
+            is_failure = unavailable_since is None or began < unavailable_since
             name = "item_requeued"
             what = "item requeued, no completions"
-            if not ledger.requeue(problem, failed_at=failed_at, in_outage=in_outage):
+            if not run.stream.ledger.requeue(problem, is_failure=is_failure, in_outage=in_outage):
                 name = GIVEN_UP
                 what = "item given up, no completions"
-                item += f", after {ledger.failures(problem)} failures"
+                item += f", after {MAX_FAILURES} failures"
         reason = error.advice if isinstance(error, RequestRefusedError) else str(error)
         run.failures.note(name, what, f"{item}: {reason}")
         self.finish(group, GroupOutcome.INFERENCE_FAILED)

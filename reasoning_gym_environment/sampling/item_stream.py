@@ -249,8 +249,7 @@ class ProblemStream:
         slow = sum(item.is_slow and not item.is_ready for item in self._ahead)
         wanted = min(1 + self._prefetch + slow, MOST_AHEAD)
         while len(self._ahead) < wanted:
-            ahead = [item.draw.index for item in self._ahead]
-            draw = self.ledger.take_waiting(ahead) or self._new_draw()
+            draw = self.ledger.take_waiting() or self._new_draw()
             self._ahead.append(self._begin(draw))
 
     def _new_draw(self) -> Draw:

@@ -7,24 +7,15 @@
 A draw is pending from the moment its task and level are chosen until its item is finished. The stream saves every
 pending draw and repeats it after a restart.
 
-**An item that crashes the inference servers.** In an outage, the requests of all items in flight fail, and each of
-these items may be the cause. It is a suspect until it gets its completions. An item that fails in MAX_CRASHES outages
-is dropped. The exception is an item that had no part in as many other outages of the last hour: these outages have
-another cause. Two rules find the cause and spare the other items:
-
-* While an outage lasts, suspects wait, and the stream draws other items. So the servers recover with an item that has
-  not failed, and the next crash is a new outage.
-* Afterwards the stream hands out one suspect at a time. So the next crash adds to the failures of one suspect only.
-
-At most one suspect is dropped in an outage. The stream drops an innocent item only if the first three outages of an
-hour find it without its completions, and if in the last two outages it is the suspect that is handed out. The price of
-the rules is that suspects wait for each other: after an outage with 500 groups in flight, the last of these groups
-starts when the 499 others have their completions. Meanwhile other groups continue with new items.
+An item that gets no completions is repeated, because the servers may have failed. After MAX_FAILURES failures it is
+given up, because the item itself may be the cause: a prompt may crash a server, or get no answer. An attempt that began
+while all servers were unavailable does not count. Until the servers work again, items that failed in the outage wait,
+and the stream tries the servers with other items. Otherwise an item that crashes them would never let them recover.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,19 +24,8 @@ from pydantic import TypeAdapter
 
 from ..records import Problem
 
-MAX_CRASHES = 3
-"""The stream drops an item that failed in this many outages, and in most outages of the time."""
-
-HISTORY_S = 3600.0
-"""Outages that began up to this long before the first failure of an item show that the servers fail without it."""
-
-MAX_TRIES = 10
-"""The stream drops an item after this many failures of any kind.
-
-A request may fail although the servers work: it may never be answered, for example. Such failures prove less than
-outages. At the beginning of an outage, before the servers count as unavailable, innocent items fail in the same way.
-Therefore three of them are no reason to give an item up.
-"""
+MAX_FAILURES = 3
+"""An item is given up after this many failures."""
 
 REMEMBERED = 4096
 """Number of observed items to remember. Far fewer items are pending at any time."""
@@ -74,27 +54,17 @@ class PendingItems:
         """The draws to repeat before the stream makes a new one, the next first."""
         self.known: set[int] = set()
         """The indices of the pending draws whose problems a caller has had at least once."""
-        self._failures: dict[int, set[float]] = {}
-        """The times of the failures of an item, by index. A failure in an outage has the time of the outage."""
-        self._outages: dict[int, set[float]] = {}
-        """The times of the outages in which a suspect failed, by index."""
-        self._history: deque[float] = deque(maxlen=2 * MAX_TRIES)
-        """The times of the last outages, without outages whose cause has been found."""
-        self._is_outage = False
+        self._failures: Counter[int] = Counter()
+        """The failures of pending items, by index."""
+        self._failed_in_outage: set[int] = set()
+        """The indices of pending items that failed since all servers became unavailable."""
 
     # --- for the item stream
 
-    def take_waiting(self, ahead: Iterable[int] = ()) -> Draw | None:
-        """Take the next waiting draw that the stream may repeat now; None if there is none.
-
-        `ahead` are the indices that the stream has taken before and has not handed out yet. Draws that are held back
-        keep their place. They are available once an item gets its completions, or once the suspect is finished or
-        requeued.
-        """
-        taken = [*self.handed_out, *ahead]
-        must_wait = self._is_outage or any(index in self._outages for index in taken)
+    def take_waiting(self) -> Draw | None:
+        """Take the next draw that may be repeated now; None if there is none."""
         for draw in self.waiting:
-            if not (must_wait and draw.index in self._outages):
+            if draw.index not in self._failed_in_outage:
                 self.waiting.remove(draw)
                 return draw
         return None
@@ -113,9 +83,7 @@ class PendingItems:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
         self._failures.clear()
-        self._outages.clear()
-        self._history.clear()
-        self._is_outage = False
+        self._failed_in_outage.clear()
         self.waiting = deque(draws)
         self.known = {draw.index for draw in self.waiting}.intersection(known)
 
@@ -123,7 +91,7 @@ class PendingItems:
         """Forget what is known of a draw that is pending no longer."""
         self.known.discard(index)
         self._failures.pop(index, None)
-        self._outages.pop(index, None)
+        self._failed_in_outage.discard(index)
 
     # --- for the callers of the stream
 
@@ -131,60 +99,32 @@ class PendingItems:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
         if self.is_handed_out(problem):
             del self.handed_out[problem.index]
-            if self._is_cause(problem.index):
-                for began in self._outages[problem.index].intersection(self._history):
-                    self._history.remove(began)
             self.forget(problem.index)
 
-    def requeue(self, problem: Problem, *, failed_at: float | None = None, in_outage: bool = False) -> bool:
+    def requeue(self, problem: Problem, *, is_failure: bool = False, in_outage: bool = False) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.
 
-        `failed_at` is the time of a failure, or None for a cancellation, which does not count. With `in_outage`, all
-        servers are unavailable, and `failed_at` is the time when that began, so that an outage counts once. Returns
-        False if the problem is not handed out, or if it has failed too often. Then the caller must `finish` it.
+        A cancellation is no failure. `in_outage` means that all servers are unavailable. Returns False if the problem
+        is not handed out, or has failed MAX_FAILURES times. Then the caller must `finish` it.
         """
         if not self.is_handed_out(problem):
             return False
-        if failed_at is not None:
-            failures = self._failures.setdefault(problem.index, set())
-            failures.add(failed_at)
-            if in_outage:
-                self._note_outage(problem.index, failed_at)
-            if len(failures) >= MAX_TRIES or self._is_cause(problem.index):
+        if is_failure:
+            self._failures[problem.index] += 1
+            if self._failures[problem.index] >= MAX_FAILURES:
                 return False
+        if in_outage:
+            self._failed_in_outage.add(problem.index)
         self.waiting.append(self.handed_out.pop(problem.index))
         return True
 
-    def note_completions(self, problem: Problem) -> None:
-        """Note that a problem has got its completions. So it is no suspect, and the servers work."""
-        self._is_outage = False
-        if problem.is_of_stream:
-            self._outages.pop(problem.index, None)
-
-    def failures(self, problem: Problem) -> int:
-        """How often a problem has failed, as long as it is pending. An outage counts once."""
-        return len(self._failures.get(problem.index, ()))
+    def note_completions(self) -> None:
+        """Note that a problem has got its completions, so the servers work."""
+        self._failed_in_outage.clear()
 
     def is_handed_out(self, problem: Problem) -> bool:
         """Whether a caller still has to finish or requeue this problem."""
         return problem.is_of_stream and problem.index in self.handed_out
-
-    # --- outages
-
-    def _note_outage(self, index: int, began: float) -> None:
-        self._is_outage = True
-        self._outages.setdefault(index, set()).add(began)
-        if began not in self._history:
-            self._history.append(began)
-
-    def _is_cause(self, index: int) -> bool:
-        """Whether an item has failed in enough outages, and in more than half of all outages of the time."""
-        own = self._outages.get(index, set())
-        if len(own) < MAX_CRASHES:
-            return False
-        since = min(own) - HISTORY_S
-        others = [began for began in self._history if began >= since and began not in own]
-        return len(own) > len(others)
 
 
 class ObservedItems:

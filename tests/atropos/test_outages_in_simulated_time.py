@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.pipeline import GIVEN_UP
-from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
+from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from testing.simulation import World
 
 from .test_serve_in_simulated_time import Event, quick, serves
@@ -106,10 +106,10 @@ def test_one_item_that_is_never_answered_is_no_outage_and_is_given_up(caplog: py
         return []
 
     options = {**OPTIONS, "workers": 4, "inference": lambda: 15.0}
-    world = serves((MAX_TRIES + 3) * TIMEOUT_S, plan, **options)
+    world = serves((MAX_FAILURES + 3) * TIMEOUT_S, plan, **options)
     assert outages_of(world) == 0.0
     assert (world.dropped, world.run.failures.counts[GIVEN_UP]) == (1, 1)
-    assert re.search(r"Item given up, no completions: item \d+, .*, after 10 failures: ", caplog.text)
+    assert re.search(r"Item given up, no completions: item \d+, .*, after 3 failures: ", caplog.text)
     assert world.run.failures.metrics("train/failures")["train/failures_item_given_up"] == 1.0
     world.check_nothing_is_lost()
 
@@ -118,7 +118,7 @@ def test_one_item_that_is_never_answered_is_no_outage_and_is_given_up(caplog: py
     ("workers", "inference_s"),
     [(1, 3.0), (2, 8.0), pytest.param(8, 6.0, marks=pytest.mark.slow), pytest.param(64, 3.0, marks=pytest.mark.slow)],
 )
-def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes_and_no_other_item_is(
+def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes(
     workers: int, inference_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     def plan(world: World) -> list[Event]:
@@ -127,23 +127,24 @@ def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes_and_no_
 
     options = {**OPTIONS, "workers": workers, "inference": lambda: inference_s}
     world = serves(500.0, plan, **options)
-    assert world.run.failures.counts[GIVEN_UP] == world.dropped == 1
+    # The items in flight at each of the crashes may be the cause as well.
+    assert 1 <= world.run.failures.counts[GIVEN_UP] == world.dropped <= workers
     assert re.search(r"Item given up, no completions: item \d+, .*, after 3 failures: ", caplog.text)
-    assert world.crashes == MAX_CRASHES
+    assert world.crashes == MAX_FAILURES
     assert world.started[-1] > 470.0
     assert min(row[0] for row in world.run.stream.state_dict()["pending"]) > 5 + workers, "no innocent item waits"
     world.check_nothing_is_lost()
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_two_items_that_crash_the_server_are_given_up_and_no_other_item_is(workers: int) -> None:
+def test_two_items_that_crash_the_server_are_given_up(workers: int) -> None:
     def plan(world: World) -> list[Event]:
         world.crashes_on = is_item(5, 7)
         return []
 
     world = serves(600.0, plan, **{**OPTIONS, "workers": workers})
-    assert world.run.failures.counts[GIVEN_UP] == world.dropped == 2
-    assert world.crashes <= 2 * MAX_CRASHES
+    assert 2 <= world.run.failures.counts[GIVEN_UP] == world.dropped <= max(2, workers)
+    assert world.crashes <= 2 * MAX_FAILURES
     assert world.started[-1] > 570.0
     world.check_nothing_is_lost()
 
@@ -171,14 +172,14 @@ def test_an_hour_on_an_overloaded_machine_loses_nothing_and_a_resumed_run_has_al
 
 @few
 @given(seed=st.integers(0, 2**32))
-def test_no_item_is_given_up_in_any_number_of_outages(seed: int) -> None:
-    """Outages follow each other faster than a completion takes. With a few seeds, the first three cost an item."""
+def test_an_outage_of_any_kind_is_at_most_one_failure_of_an_item(seed: int) -> None:
+    """Outages follow each other faster than a completion takes."""
     random = Random(seed)
 
     def plan(world: World) -> list[Event]:
         events: list[Event] = []
         at = 5.0
-        for _ in range(2 * MAX_TRIES):
+        for _ in range(MAX_FAILURES - 1):
             begin = random.choice([refuse, hang, break_off])
             lasts_s = random.uniform(1.0, 30.0)
             events.append((at, lambda begin=begin, lasts_s=lasts_s: begin(world, lasts_s)))
@@ -188,8 +189,8 @@ def test_no_item_is_given_up_in_any_number_of_outages(seed: int) -> None:
         return events
 
     options = {**OPTIONS, "workers": random.choice([1, 4, 20]), "inference": lambda: random.uniform(0.1, 15.0)}
-    world = serves(700.0, plan, **options)
-    assert outages_of(world) >= MAX_TRIES / 2
+    world = serves(200.0, plan, **options)
+    assert outages_of(world) >= 1
     assert world.dropped == 0
-    assert world.started[-1] > 650.0
+    assert world.started[-1] > 150.0
     world.check_nothing_is_lost()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 from collections import Counter
@@ -21,7 +20,7 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
-from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES, ObservedItems
+from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into
 from reasoning_gym_environment.verification.questions import is_sound
@@ -241,39 +240,26 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     source = item_source(prefetch=2)
     handed_out = []
     problem = await source.next()
-    times = itertools.count()
-    while source.ledger.requeue(problem, failed_at=float(next(times))):
+    while source.ledger.requeue(problem, is_failure=problem.index == 0):
         source.ledger.finish(problem)
         for _ in range(3):
             problem = await source.next()
             handed_out.append(problem.index)
     assert handed_out[:3] == [1, 2, 0]
-    assert handed_out.count(0) == MAX_TRIES - 1
+    assert handed_out.count(0) == MAX_FAILURES - 1
     source.ledger.finish(problem)
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()
 
 
-@pytest.mark.parametrize("outages", [0, 1, MAX_CRASHES - 1])
-async def test_an_item_is_given_up_after_three_outages_or_ten_failures_in_total(outages: int) -> None:
-    source = item_source()
-    problem = await source.next()
-    ledger = source.ledger
-
-    def fails(at: int, in_outage: bool) -> bool:
-        is_requeued = ledger.requeue(problem, failed_at=float(at), in_outage=in_outage)
-        if is_requeued:
-            ledger.hand_out(ledger.waiting.pop(), problem)
-        return is_requeued
-
-    for outage in range(outages):
-        assert fails(outage, in_outage=True)
-        assert fails(outage, in_outage=True), "an outage counts once"
-    assert ledger.failures(problem) == outages
-    if outages == MAX_CRASHES - 1:
-        assert not fails(outages, in_outage=True)
-        return
-    for failure in range(outages, MAX_TRIES - 1):
-        assert fails(failure, in_outage=False)
-    assert not fails(MAX_TRIES, in_outage=False)
+async def test_items_that_fail_in_an_outage_wait_until_the_servers_work() -> None:
+    source = item_source(prefetch=1)
+    first = await take(source, 3)
+    for problem in first:
+        assert source.ledger.requeue(problem, is_failure=True, in_outage=True)
+    fresh = await take(source, 4)
+    assert [problem.index for problem in fresh] == [3, 4, 5, 6], "the outage may continue"
+    source.ledger.note_completions()
+    assert [problem.index for problem in await take(source, 4)] == [7, 0, 1, 2], "item 7 was drawn ahead"
+    await source.close()

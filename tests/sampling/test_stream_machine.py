@@ -25,7 +25,7 @@ from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResul
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ProblemStream
 from reasoning_gym_environment.sampling.levels import LevelChooser, LevelCounts
-from reasoning_gym_environment.sampling.pending_items import MAX_CRASHES, MAX_TRIES
+from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -166,8 +166,8 @@ class Model:
     """The problems that callers hold."""
     failures: dict[int, int] = field(default_factory=dict)
     """Counted failures by index."""
-    outages: dict[int, int] = field(default_factory=dict)
-    """Outages in which an item has failed, by index, until it gets its completions."""
+    failed_in_outage: set[int] = field(default_factory=set)
+    """The items that wait until a problem gets its completions."""
     items: dict[int, tuple[str, int, int | None]] = field(default_factory=dict)
     """Task, seed and level of every item that was handed out, by index."""
     skips: int = 0
@@ -248,66 +248,31 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data(), score=st.sampled_from([0.0, 0.5, 1.0]))
     def finish(self, data: st.DataObject, score: float) -> None:
         problem = self.any_held(data)
-        self.stream.ledger.note_completions(problem)
-        self.model.outages.pop(problem.index, None)
+        self.stream.ledger.note_completions()
+        self.model.failed_in_outage.clear()
         if problem.level is not None:
             self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8))
         self.end(problem)
 
     @precondition(lambda self: self.model.held)
-    @rule(data=st.data())
-    def requeue_counted(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), in_outage=st.booleans())
+    def requeue_counted(self, data: st.DataObject, in_outage: bool) -> None:
         problem = self.any_held(data)
         failures = self.model.failures.get(problem.index, 0) + 1
-        is_requeued = self.stream.ledger.requeue(problem, failed_at=float(failures))
-        assert is_requeued == (failures < MAX_TRIES)
+        is_requeued = self.stream.ledger.requeue(problem, is_failure=True, in_outage=in_outage)
+        assert is_requeued == (failures < MAX_FAILURES)
         if is_requeued:
             self.model.failures[problem.index] = failures
+            if in_outage:
+                self.model.failed_in_outage.add(problem.index)
             del self.model.held[problem.index]
         else:
             self.end(problem)
-
-    @precondition(lambda self: self.model.held)
-    @rule(data=st.data())
-    def requeue_in_an_outage(self, data: st.DataObject) -> None:
-        problem = self.any_held(data)
-        failures = self.model.failures.get(problem.index, 0) + 1
-        outages = self.model.outages.get(problem.index, 0) + 1
-        is_requeued = self.stream.ledger.requeue(problem, failed_at=float(failures), in_outage=True)
-        assert is_requeued or failures >= MAX_TRIES or outages >= MAX_CRASHES
-        assert not is_requeued or failures < MAX_TRIES
-        if is_requeued:
-            self.model.failures[problem.index] = failures
-            self.model.outages[problem.index] = outages
-            del self.model.held[problem.index]
-        else:
-            self.end(problem)
-
-    @precondition(lambda self: any(index in self.model.failures for index in self.model.held))
-    @rule(data=st.data())
-    def requeue_in_the_same_outage(self, data: st.DataObject) -> None:
-        """Failures in one outage of the servers have its time, and count once."""
-        failed = sorted(self.model.held.keys() & self.model.failures.keys())
-        problem = self.model.held[data.draw(st.sampled_from(failed))]
-        assert self.stream.ledger.requeue(problem, failed_at=float(self.model.failures[problem.index]))
-        del self.model.held[problem.index]
 
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())
     def requeue_uncounted(self, data: st.DataObject) -> None:
         problem = self.any_held(data)
-        assert self.stream.ledger.requeue(problem)
-        del self.model.held[problem.index]
-
-    @precondition(lambda self: self.model.held)
-    @rule(data=st.data())
-    def fail_until_given_up(self, data: st.DataObject) -> None:
-        """A problem with as many failures as an item may have, and then a cancellation."""
-        problem = self.any_held(data)
-        for failures in range(self.model.failures.get(problem.index, 0) + 1, MAX_TRIES):
-            assert self.stream.ledger.requeue(problem, failed_at=float(failures))
-            self.stream.ledger.hand_out(self.stream.ledger.waiting.pop(), problem)
-        self.model.failures[problem.index] = MAX_TRIES - 1
         assert self.stream.ledger.requeue(problem)
         del self.model.held[problem.index]
 
@@ -457,7 +422,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.loop.settle()
         if self.stream.state_dict()["index"] > index:
             waiting = {draw.index for draw in self.stream.ledger.waiting}
-            assert waiting <= self.model.outages.keys(), "the stream draws a new index only if no other item waits"
+            assert waiting <= self.model.failed_in_outage, "the stream draws a new index only if no other item waits"
         self.note_skips()
         if self.waiter is None or not self.waiter.done():
             return
@@ -470,7 +435,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert problem.index not in self.model.finished
         if not self.options.may_overtake and problem.index in queue:
             before = queue[: queue.index(problem.index)]
-            passed = [index for index in before if index not in self.model.outages]
+            passed = [index for index in before if index not in self.model.failed_in_outage]
             assert self.model.finished.issuperset(passed), "items come in the order of their draws"
         item = (problem.task, problem.seed, problem.level)
         assert self.model.items.setdefault(problem.index, item) == item, "a repeated draw gives the same item"
@@ -502,14 +467,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert not set(places) & self.model.finished
         # Nothing is kept of a finished item, in a run of millions of items.
         ledger = self.stream.ledger
-        assert {*ledger.known, *ledger._failures, *ledger._outages} <= set(places)
-
-    @invariant()
-    def one_suspect_at_a_time_is_handed_out_again(self) -> None:
-        """An item that has failed in an outage, and has had no completions since, is a suspect."""
-        ahead = {item.draw.index for item in self.stream._ahead}
-        taken = ahead | self.model.held.keys()
-        assert len(taken & self.model.outages.keys()) <= 1
+        assert {*ledger.known, *ledger._failures, *ledger._failed_in_outage} <= set(places)
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
