@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -43,6 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST))
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def log_levels_as_before() -> Iterator[None]:
+    """A command or an environment that a test starts sets the levels of the log for its process."""
+    loggers = [logging.getLogger(name) for name in (None, "reasoning_gym_environment")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

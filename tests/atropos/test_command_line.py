@@ -143,7 +143,7 @@ def test_the_tokenizer_is_that_of_the_model_unless_it_has_a_name_of_its_own(run:
 
 
 def test_the_log_has_the_settings_that_are_not_the_defaults_with_their_values(run: Run, caplog: Any) -> None:
-    run('serve --env.include_tasks gcd,lcm --env.task_weights {"gcd":2} --env.min_batch_allocation none')
+    run("serve --env.include_tasks gcd,lcm --env.task_weights '{\"gcd\":2}' --env.min_batch_allocation none")
     changed = "env.min_batch_allocation none, env.include_tasks gcd,lcm, env.task_weights {'gcd': 2.0}"
     [line] = [message for message in caplog.messages if message.startswith("Settings other than the defaults")]
     assert all(setting in line for setting in changed.split(", ")), line

@@ -59,14 +59,14 @@ def known(env: ReasoningGymEnv) -> Any:
 
 @pytest.mark.parametrize(
     ("prefetch", "weights", "mode"),
-    [(0, "gcd=3", "random"), (4, "", "curriculum")],
+    [(0, {"gcd": 3.0}, "random"), (4, {}, "curriculum")],
 )
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
     make_env: MakeEnv,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mode: str | None,
-    weights: str,
+    weights: dict[str, float],
     prefetch: int,
 ) -> None:
     monkeypatch.setattr(item_stream, "PREFETCH", prefetch)
@@ -273,9 +273,9 @@ def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
 async def test_no_value_in_a_checkpoint_ends_the_start_in_a_traceback(
     ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A report with half a surrogate pair cannot travel between the processes of pytest.
-    caplog.set_level(logging.CRITICAL)
     env = await ready_env(complexity_mode="curriculum")
+    # A report with half a surrogate pair cannot travel between the processes of pytest.
+    caplog.set_level(logging.CRITICAL, logger="reasoning_gym_environment")
     await proceed(env, [], 8)
     assert env.rng.random() < 1.0
     components = env.run.checkpoints.components
