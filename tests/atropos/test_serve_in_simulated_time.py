@@ -45,7 +45,9 @@ def serves(seconds: float, plan: Callable[[World], list[Event]] = lambda world: 
     return run_virtually(go())
 
 
-@pytest.mark.parametrize("latency", [0.0, 0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "latency", [*(pytest.param(slow, marks=pytest.mark.slow) for slow in (0.0, 0.1, 0.5, 1.0)), 2.0]
+)
 def test_groups_come_at_the_same_rate_whatever_the_latency_of_run_api(latency: float) -> None:
     # As many groups as a batch of the default settings has.
     world = serves(120.0, latency=lambda: latency, inference=lambda: 1.0, workers=4, batch_size=128 * GROUP_SIZE)

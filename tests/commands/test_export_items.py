@@ -210,6 +210,7 @@ def test_items_have_other_parameters(tmp_path: Path, in_process_workers: None) -
     assert {config["max_terms"] for config in configs} == {2}
 
 
+@pytest.mark.slow
 def test_a_folder_has_tasks_of_ones_own_and_the_python_of_its_card_serves_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_datasets: None
 ) -> None:
