@@ -1,11 +1,13 @@
 """Words around a value: a label before it, such as `The GCD is 3`, and a unit after it, such as `12 legs in total`.
 
-The words must come from the question, or have no meaning of their own. A word that hedges or negates is never allowed,
-and neither is the name of a thing that the question counts but does not ask for: `2 brothers` is no number of sisters.
+The words must come from the question, or have no meaning of their own. Words that hedge or negate are never allowed.
+If a question gives the number of one thing and asks for that of another, the name of the first thing is not allowed
+either: `2 brothers` is no number of sisters.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 
@@ -17,26 +19,29 @@ from .readers import number, plain_number
 MAX_LABEL_CHARS = 300
 """A longer text before a value is no label."""
 
+_WORD = re.compile(r"[^\W\d_]+")
+
 HEDGES = frozenset(
-    {
-        *("not", "no", "non", "nor", "never", "neither", "either", "or", "if", "unless", "except", "but", "other"),
-        *("than", "less", "more", "fewer", "least", "most", "under", "over", "below", "above", "about", "around"),
-        *("wrong", "false", "incorrect", "impossible", "maybe", "perhaps", "possibly", "cannot"),
-        *("times", "half", "twice", "double", "triple", "dozen", "hundred", "thousand", "million", "percent"),
-        *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "minus", "negative"),
-    }
+    _WORD.findall(
+        """
+        not no non nor never neither either or if unless except but other than less more fewer least most under over
+        below above about around wrong false incorrect impossible maybe perhaps possibly cannot times half twice
+        double triple dozen hundred thousand million percent one two three four five six seven eight nine ten minus
+        negative
+        """
+    )
 )
 """Words that change the meaning of a value. An answer must not contain them, even if the question does."""
 
 _MEANINGLESS = frozenset(
-    {
-        *("a", "an", "the", "this", "that", "these", "it", "its", "my", "our", "we", "i", "you", "so", "thus", "hence"),
-        *("therefore", "final", "correct", "answer", "answers", "result", "solution", "solutions", "value", "values"),
-        *("output", "total", "number", "count", "is", "are", "was", "were", "be", "has", "have", "there", "in", "of"),
-        *("for", "to", "by", "at", "on", "with", "and", "get", "gives", "equals", "exactly"),
-    }
+    _WORD.findall(
+        """
+        a an the this that these it its my our we i you so thus hence therefore final correct answer answers result
+        solution solutions value values output total number count is are was were be has have there in of for to by
+        at on with and get gives equals exactly
+        """
+    )
 )
-_WORD = re.compile(r"[^\W\d_]+")
 _ASKED = re.compile(
     r"\b(?:how (?:many|much)|number of) (.*?)(?:[:.,?\n]|\b(?:do|does|did|are|is|was|were|will|would|can|could|have|has"
     r"|had|there|in|on|to|that|which|appear|you|must|such|when|if)\b)",
@@ -48,13 +53,14 @@ _COUNTED = re.compile(r"\d (?:([^\W\d_]+) )?([^\W\d_]+)")
 _DEGREES = frozenset({"°", "deg", "degree", "degrees"})
 
 
+@functools.lru_cache(maxsize=1)
 def words_of(question: str) -> frozenset[str]:
     """The words, in lower case, that may stand beside the answer to a question."""
     words = set(_WORD.findall(question.lower()))
     if "°" in question:
         words |= _DEGREES
-    asked = {word for phrase in _ASKED.findall(question) for word in _WORD.findall(phrase.lower())}
-    counted = {word.lower() for phrase in _COUNTED.findall(question) for word in phrase if word}
+    asked = set(_WORD.findall(" ".join(_ASKED.findall(question)).lower()))
+    counted = set(_WORD.findall(" ".join(map(" ".join, _COUNTED.findall(question))).lower()))
     foreign = counted - asked if asked else set()
     # `12 legs` for a question about `a leg`, and the reverse.
     words |= {f"{word}s" for word in asked} | {word.removesuffix("s") for word in asked}
