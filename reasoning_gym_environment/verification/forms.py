@@ -177,8 +177,9 @@ def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     return is_rounded(answer, exact, finest=finest) or number(answer) == Fraction(str(entry["answer"]))
 
 
+@functools.lru_cache(maxsize=1)
 def decimal_value(question: str) -> Fraction:
-    """The exact value of the expression of a question of decimal_arithmetic."""
+    """The exact value of the expression of a question of decimal_arithmetic. All answers of a group need the same."""
     # The expression is on the line of the last `=`, before the `=`.
     before_equals, _, _ = question.rpartition("=")
     _, _, expression = before_equals.rpartition("\n")
