@@ -49,7 +49,7 @@ from .readers import (
     without_base,
     wording,
 )
-from .sentences import HEDGES, amount, words_of
+from .sentences import HEDGES, amount, count
 
 Reader = Callable[[str], Any]
 
@@ -140,12 +140,19 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
     task_type = metadata["task_type"]
     plain = plain_number(answer)
     if task_type == "angle_measure":
+        plain = _DEGREES.sub("", plain)
         angle = Fraction(metadata["angle_ABC_degrees"])
-        return is_rounded(_DEGREES.sub("", plain), angle, finest=Fraction(1, 100))
+        return is_rounded(plain, angle, finest=Fraction(1, 100)) or number(plain) == _rounded(angle, 2)
     if task_type == "orthocenter":
         coordinates = items(_COORDINATE_NAMES.sub(r"\1", plain_text(answer)))
         return are_rounded(coordinates, metadata["ortho"], finest=Fraction(1, 1000))
-    return is_rounded(plain, Fraction(metadata["incircle_radius_approx"]), finest=Fraction(1, 1000))
+    radius = Fraction(metadata["incircle_radius_approx"])
+    return is_rounded(plain, radius, finest=Fraction(1, 1000)) or number(plain) == _rounded(radius, 3)
+
+
+def _rounded(value: Fraction, decimals: int) -> Fraction:
+    """The value that the question asks for, to which an answer may add zeros: `71.290` for 71.29."""
+    return Fraction(f"{float(value):.{decimals}f}")
 
 
 _COORDINATE_NAMES = re.compile(r"\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORECASE)
@@ -474,7 +481,7 @@ def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
     if not isinstance(given, str):
         return False
     if isinstance(value, Fraction):
-        return amount(answer, words_of(str(entry.get("question", "")))) == value
+        return count(answer, str(entry.get("question", ""))) == value
     return value in _TRUTH and _TRUTH.get(given) == _TRUTH[value]
 
 

@@ -38,7 +38,8 @@ _MEANINGLESS = frozenset(
         """
         a an the this that these it its my our we i you so thus hence therefore final correct answer answers result
         solution solutions value values output total number count is are was were be has have there in of for to by
-        at on with and get gives equals exactly
+        at on with and get gives equals exactly takes contains appears needed required next term sum product
+        difference expression text word
         """
     )
 )
@@ -59,9 +60,9 @@ def words_of(question: str) -> frozenset[str]:
     words = set(_WORD.findall(question.lower()))
     if "°" in question:
         words |= _DEGREES
-    asked = set(_WORD.findall(" ".join(_ASKED.findall(question)).lower()))
+    asked = _asked_words(question)
     counted = set(_WORD.findall(" ".join(map(" ".join, _COUNTED.findall(question))).lower()))
-    foreign = counted - asked if asked else set()
+    foreign = counted - asked - _MEANINGLESS if asked else set()
     # `12 legs` for a question about `a leg`, and the reverse.
     words |= {f"{word}s" for word in asked} | {word.removesuffix("s") for word in asked}
     # The question may count the times that a letter appears.
@@ -69,8 +70,33 @@ def words_of(question: str) -> frozenset[str]:
     return frozenset((words | _MEANINGLESS) - foreign - hedges)
 
 
+def _asked_words(question: str) -> set[str]:
+    return set(_WORD.findall(" ".join(_ASKED.findall(question)).lower()))
+
+
+def count(answer: str, question: str) -> Fraction:
+    """Read the number of `12 legs` or `There are 12 legs in total`, for a question that asks how many legs there are.
+
+    If the question says what it counts, no other thing may follow the number: `12 animals` is no number of legs.
+    """
+    text = answer
+    for phrase in _ASKED.findall(question):
+        # `18 1 bits` answers `How many 1 bits are there`.
+        if re.search(r"\d", phrase):
+            text = text.replace(phrase.strip(), " ")
+    value = amount(text, words_of(question))
+    asked = _asked_words(question)
+    after = _AMOUNT.split(plain_number(text), maxsplit=1)[-1].lower()
+    named = [word for word in _WORD.findall(after) if word not in _MEANINGLESS | _DEGREES]
+    allowed = asked | {f"{word}s" for word in asked} | {word.removesuffix("s") for word in asked}
+    if asked and named and named[0] not in allowed:
+        raise UnreadableTextError("a number of another thing")
+    return value
+
+
 _LABEL = re.compile(
-    rf"([^\W\d_][^=≈:\n]{{0,{MAX_LABEL_CHARS}}}?)(?:\s(?:is|are|equals)\b(?: equal to)?\s?:?|\s?[:=≈])\s*(?=\S)"
+    rf"([^\W\d_][^=≈:\n]{{0,{MAX_LABEL_CHARS}}}?)"
+    r"(?:\s(?:is|are|was|equals)\b(?: equal to| an?\b)?\s?:?|\s?[:=≈])\s*(?=\S)"
 )
 
 
@@ -90,7 +116,7 @@ def without_label(answer: str, question: str) -> str | None:
 
 def _right_side(text: str, question: str) -> str | None:
     """The right side of an equation whose left side stands in the question, such as `12` in `3 * 4 = 12`."""
-    left, equals, right = text.rpartition("=")
+    left, equals, right = text.replace("≈", "=").rpartition("=")
     squeezed = re.sub(r"\s", "", left)
     is_expression = re.search(r"\d[-+*/^()]", squeezed) is not None
     if equals and is_expression and squeezed in re.sub(r"\s", "", question):
@@ -99,7 +125,7 @@ def _right_side(text: str, question: str) -> str | None:
 
 
 _AMOUNT = re.compile(rf"[-+]? ?\.?(?:{expressions.THOUSANDS}|\d+)(?:\.\d+)?", re.ASCII)
-_SIGNS_AROUND = frozenset(" \n.,:;*_()\\'")
+_SIGNS_AROUND = frozenset(" \n.,:;*_()\\'\"")
 _DEGREE_COMMAND = re.compile(r"\^ ?\{?\\circ\}?")
 
 

@@ -13,7 +13,7 @@ from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import Level, build_ladder
 from reasoning_gym_environment.verification.grade import check_for
-from reasoning_gym_environment.verification.questions import QUESTIONS
+from reasoning_gym_environment.verification.questions import QUESTIONS, mended
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from testing.reference_answers import reference_answer
 
@@ -57,6 +57,9 @@ async def test_every_level_gives_items_in_time_whose_right_answer_is_paid_in_ful
             native = float(dataset.score_answer(answer=answer, entry=entry))
         # The library's own verifier refuses some right conclusions of propositional_logic.
         assert native == pytest.approx(1.0) or task in QUESTIONS, f"level {level.index} pays its oracle {native}"
-        check = check_for(task, entry)
-        assert check is not None and check(entry, answer)
+        served = mended(task, entry)
+        check = check_for(task, served)
+        # The key of a served item may be a corrected one.
+        right = answer if served["answer"] == entry["answer"] else served["answer"]
+        assert check is not None and check(served, right)
     assert all(question.strip() for question in questions)
