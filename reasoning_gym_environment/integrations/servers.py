@@ -1,12 +1,15 @@
 """The grader over HTTP of the command `grade-server` (docs/servers.md).
 
-    POST /grade    [{task, completions, seed + config | item}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
+    POST /grade    [{completions, recipe | task, seed, config | task, item}, ...]
+                   ──> [[{reward, outcome, answer, reason}, ...], ...]
     POST /verify   the request of NeMo Gym to its reasoning_gym server ──> the same fields, and `reward`
     POST /seed_session   NeMo Gym's agent calls it before each rollout; it does nothing
     GET  /health, /metrics
 
 JSON changes the metadata of most items. If the metadata of a request to /verify has a `recipe`, as in rows of
-`export items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata.
+`export items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata. The prompts of
+NeMo Gym's own rows ask for no form of the answer, so these rows are read as NeMo Gym reads them: the answer is in the
+last pair of answer tags, or it is the whole text. In both, only the last message of the assistant counts.
 
 A completion that could not be scored has the reward `null` and a reason. Its reward is never 0, except in the reply to
 NeMo Gym, which ends a collection of rollouts at `null`: there it is 0, with `mask_sample` and `failure_reason`, and the
@@ -21,6 +24,7 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -30,6 +34,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from ..api import Grade, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
+from ..records import AnswerFormat
 from ..tasks.catalog import config_from_json
 from .recipe import RECIPE, Recipe, RecipeGrader
 
@@ -66,14 +71,18 @@ class TaskItem(RequestPart, extra="allow"):
 
 
 class GroupToGrade(RequestPart, extra="forbid"):
-    """Completions of a problem: an item as reasoning-gym made it, the seed and config of an item, or its recipe."""
+    """Completions of a problem: the recipe of an item, or a task with a seed and a config, or a task with an item.
 
-    task: str
+    A recipe has the task too. `answer_format` is the form of the answers for a problem without a recipe.
+    """
+
     completions: list[Text]
-    item: TaskItem | None = None
     recipe: JsonValue = None
+    task: str = ""
+    item: TaskItem | None = None
     seed: int = 0
     config: dict[str, JsonValue] = Field(default_factory=dict)
+    answer_format: AnswerFormat | None = None
     thinking_opened: bool = False
 
 
@@ -133,6 +142,8 @@ class GradingService:
         if group.recipe is not None:
             # A recipe that does not fit leaves its completions unscored. It does not refuse the request.
             return
+        if not group.task:
+            raise HTTPException(400, f"group {number}: expected a recipe alone, or a task; got neither.")
         try:
             task = self._tasks.catalog[group.task]
             config_from_json(task.name, group.config)
@@ -168,6 +179,8 @@ class GradingService:
                 problem = await asyncio.to_thread(self._tasks.make, group.task, group.seed, group.config)
             else:
                 problem = self._tasks.problem(group.task, dict(group.item), group.config or None)
+            if group.answer_format is not None:
+                problem = replace(problem, answer_format=group.answer_format)
             grades = await asyncio.to_thread(self._tasks.grade, problem, group.completions, thinking_opened=opened)
         return [Graded.of(grade) for grade in grades]
 
@@ -207,13 +220,22 @@ def build_app(
         if not isinstance(task, str):
             kind = type(task).__name__
             raise HTTPException(422, f"metadata: expected the name of a task in source_dataset, got a {kind}.")
-        item = TaskItem(question=request.question, answer=request.answer, metadata=request.metadata)
-        group = GroupToGrade(task=task, item=item, recipe=recipe, completions=[_text_of(request.response)])
-        [[graded]] = await service.grade([group])
+        try:
+            text = last_message(request.response)
+        except ValueError as error:
+            graded = Graded(reason=str(error))
+        else:
+            item = TaskItem(question=request.question, answer=request.answer, metadata=request.metadata)
+            if recipe is None:
+                # The metadata need not name an item that this process can make again.
+                own = {"item": item, "answer_format": AnswerFormat.TEXT, "completions": [answer_in(text)]}
+            else:
+                own = {"item": item, "recipe": recipe, "completions": [text]}
+            [[graded]] = await service.grade([GroupToGrade(task=task, **own)])
         fields = {"score": graded.reward, "extracted_answer": graded.answer, "task_name": task}
         # Other fields of the request may have half a character, which FastAPI cannot write.
-        text = json.dumps({**dict(request), **graded.model_dump(), **fields, **_for_nemo(graded)})
-        return Response(text, media_type="application/json")
+        reply = json.dumps({**dict(request), **graded.model_dump(), **fields, **_for_nemo(graded)})
+        return Response(reply, media_type="application/json")
 
     @app.post("/seed_session")
     async def seed_session() -> dict[str, Any]:
@@ -253,7 +275,7 @@ def _recipe_of(group: GroupToGrade) -> Recipe:
     """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another task."""
     row: Any = group.recipe
     recipe = Recipe.from_row(row)
-    if recipe.task != group.task:
+    if group.task and recipe.task != group.task:
         raise EnvironmentSetupError(
             f"Expected the recipe of an item of {group.task}, got the recipe of an item of {recipe.task}. Export the "
             "row again."
@@ -261,16 +283,39 @@ def _recipe_of(group: GroupToGrade) -> Recipe:
     return recipe
 
 
-def _text_of(response: dict[str, Any]) -> str:
-    """The text of a response of OpenAI's Responses API. The content of a message is a text or a list of parts."""
-    texts = []
-    try:
-        for output in response["output"]:
-            if output["type"] == "message":
-                texts += [part if isinstance(part, str) else part.get("text", "") for part in output["content"]]
-        return "".join(texts)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise HTTPException(
-            422,
-            "response: expected output[].content[].text, as in the Responses API.",
-        ) from error
+# --- responses of OpenAI's Responses API, as the agents of NeMo Gym send them
+
+
+def last_message(response: dict[str, Any]) -> str:
+    """The text of the assistant's last message; "" if there is none, because the model was still thinking.
+
+    Agents also send the user's messages, calls of tools and their results. Of the parts of a message, those of the type
+    `output_text` count. Raises ValueError if the response has another shape.
+    """
+    expected = "response: expected an output with messages, each with a content of texts, as in the Responses API"
+    outputs = response.get("output")
+    if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
+        raise ValueError(expected)
+    messages = [output for output in outputs if output.get("type") == "message"]
+    replies = [message for message in messages if message.get("role", "assistant") == "assistant"]
+    if not replies:
+        return ""
+    content = replies[-1].get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ValueError(expected)
+    texts = [part.get("text") for part in content if part.get("type") == "output_text"]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(expected)
+    return _without_surrogates("".join(texts))
+
+
+def answer_in(text: str) -> str:
+    """The answer in a text as NeMo Gym reads it: in the last pair of answer tags, or else the whole text."""
+    end = text.rfind("</answer>")
+    begin = text.rfind("<answer>", 0, max(end, 0))
+    if begin < 0:
+        return text
+    answer = text[begin:].removeprefix("<answer>")
+    return answer.partition("</answer>")[0].strip()

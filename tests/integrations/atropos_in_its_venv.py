@@ -72,16 +72,13 @@ def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, An
 
 
 def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
-    """The rewards that /verify gives to a row of `export items --format nemo-gym`, and to the row without recipe."""
+    """The rewards that /verify gives to a row of `export items --format nemo-gym`."""
     problem = group.problem
     row = nemo_row(ExportedItem(problem, "eval", 0, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
     rewards = []
-    for number, completion in enumerate(group.completions):
+    for completion in group.completions:
         response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}
-        metadata = dict(row["metadata"])
-        if number % 2:
-            del metadata["recipe"]
-        body = {**row, "metadata": metadata, "response": response, "id": 3}
+        body = {**row, "response": response, "id": 3}
         reply = client.post("/verify", content=json.dumps(body)).json()
         assert (reply["task_name"], reply["id"]) == (group.problem.task, 3)
         is_unscored = reply["score"] is None

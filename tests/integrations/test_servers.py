@@ -8,6 +8,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import missing_extra
 from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe
-from reasoning_gym_environment.integrations.servers import build_app
+from reasoning_gym_environment.integrations.servers import answer_in, build_app, last_message
 from testing.hostile_answers import ENTRY
 
 
@@ -38,12 +39,71 @@ def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, m
         ({"task": "chain_sum", "config": {"max_term": 2}}, 400, "group 1: "),
         ({"task": "chain_sum", "item": {"answer": "1"}}, 422, '["body",1,"item","question"]'),
         ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
+        ({}, 400, "group 1: expected a recipe alone, or a task"),
     ):
         found = client.post("/grade", json=[{**item, "completions": ["x"]} for item in (good, group)])
         assert (found.status_code, message in found.text) == (code, True), found.text
-    for response in ({}, {"output": 3}, {"output": ["x"]}, {"output": [{"type": "message", "content": [1]}]}):
-        body = {**ENTRY, "metadata": {"source_dataset": "chain_sum"}, "response": response}
-        assert client.post("/verify", json=body).status_code == 422
+
+
+# --- NeMo Gym
+
+ROLLOUTS = [
+    json.loads(line)
+    for line in (Path(__file__).parents[2] / "examples" / "nemo_gym" / "rollouts.jsonl").read_text().splitlines()
+]
+
+
+def test_the_recorded_rollouts_earn_what_nemo_gym_pays(in_process_workers: None) -> None:
+    """Rows of NeMo Gym's own script, and what its server pays for these replies. Its prompts ask for no tags."""
+    with Tasks("chain_sum,knights_knaves,leg_counting,number_sorting,spell_backward") as tasks:
+        client = TestClient(build_app(tasks))
+        replies = [client.post("/verify", json=rollout).json() for rollout in ROLLOUTS]
+    assert [reply["reward"] for reply in replies] == [rollout["reward"] for rollout in ROLLOUTS]
+    assert sum(reply["reward"] for reply in replies) == 7.0
+    assert {(reply["mask_sample"], reply["failure_reason"]) for reply in replies} == {(False, None)}
+
+
+def message(*texts: str, role: str = "assistant", kind: str = "output_text") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text} for text in texts]}
+
+
+CALL = {"type": "function_call", "name": "python", "arguments": "{}", "call_id": "1"}
+
+READ = [
+    ([message("4", "2")], "42"),
+    ([{"type": "message", "content": "42"}], "42"),
+    ([message("7"), CALL, message("42")], "42"),
+    ([message("42"), message("7", role="user")], "42"),
+    ([message("<answer>7</answer>"), message("What is 6 * 7?", role="user"), message("42")], "42"),
+    ([message("42", "no", kind="refusal")], ""),
+    ([{"type": "reasoning", "summary": []}], ""),
+    ([message("<answer>7</answer> no, <answer> 42 </answer>.")], "42"),
+    ([message("an <answer> is missing")], "an <answer> is missing"),
+    ([message("<answer>" * 100_000)], "<answer>" * 100_000),
+]
+"""The output of an agent, and the answer in it."""
+
+
+@pytest.mark.parametrize(("output", "answer"), READ)
+def test_only_the_last_message_of_the_assistant_is_read(output: list[Any], answer: str) -> None:
+    assert answer_in(last_message({"output": output})) == answer
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {},
+        {"output": 3},
+        {"output": ["x"]},
+        {"output": [message() | {"content": [1]}]},
+        {"output": [message() | {"content": 1}]},
+    ],
+)
+def test_a_response_that_cannot_be_read_is_masked_with_its_reason(tasks: Tasks, response: Any) -> None:
+    body = {**ENTRY, "metadata": {"source_dataset": "chain_sum"}, "response": response}
+    reply = TestClient(build_app(tasks)).post("/verify", json=body).json()
+    assert (reply["reward"], reply["mask_sample"]) == (0.0, True)
+    assert reply["failure_reason"].startswith("response: expected an output with messages")
 
 
 def test_the_deadline_the_token_and_a_request_larger_than_the_queue(tasks: Tasks) -> None:
@@ -130,10 +190,10 @@ def requests(tasks: Tasks) -> list[tuple[str, Any]]:
     item = {"question": problem.question, "answer": problem.entry["answer"], "metadata": metadata}
     right = f"<answer>{item['answer']}</answer>"
     group = {"task": "chain_sum", "completions": [right, "<answer>x</answer>"], "thinking_opened": False}
-    response = {"output": [{"type": "message", "content": [{"text": right}, "text"]}]}
+    response = {"output": [message(right)]}
     return [
         ("/grade", [{**group, "item": item}, {**group, "seed": 1, "config": config}]),
-        ("/grade", [{**group, "recipe": recipe}, {**group, "item": item, "recipe": recipe}]),
+        ("/grade", [{**group, "recipe": recipe}, {"completions": group["completions"], "recipe": recipe}]),
         ("/verify", {**item, "response": response, "more": {"of": "it"}}),
         ("/verify", {**item, "metadata": {**metadata, RECIPE: recipe}, "response": response}),
         ("/seed_session", {"a": 1}),
