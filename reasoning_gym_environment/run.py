@@ -280,7 +280,7 @@ class Run:
         await shutdown_step("finishing the file of groups", self.group_file.close())
         self.failures.summarise()
         self.inference.events.summarise()
-        self.telemetry.outcomes.summarise()
+        self.telemetry.summarise()
         if self.mode is Mode.SERVE and self.config.keeps_groups:
             logger.info("To see this run: reasoning-gym-env report %s", self.telemetry.dumps.pattern)
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())

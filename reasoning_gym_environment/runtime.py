@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, choose_tasks
+from .inference.prompts import unnamed_format
 from .records import Problem
 from .sampling.item_maker import ItemAddress, ItemMaker
 from .sampling.item_stream import ItemSource, build_item_source
@@ -95,6 +96,9 @@ class Runtime:
         try:
             self.library = await asyncio.to_thread(library.load)
             if not self._grades_only:
+                unreadable = unnamed_format(self.settings)
+                if unreadable:
+                    logger.warning("%s", unreadable)
                 self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
                 self.ladders = await self._build_ladders()
             for error in await starting:

@@ -205,14 +205,6 @@ class GroupWriter:
         preflight.begin_wandb_run(self._config)
         await supervise(self._write_all(), RunWatch(self._run, self._waits_for).follow())
         await self._env.wandb_log()
-        self._report_faults()
-
-    def _report_faults(self) -> None:
-        """Log the shares of the completions that are unreadable, cut off, unscored, or break their verifier."""
-        completions = self._run.telemetry.completions
-        shares = [f"{count / completions['all']:.0%} {fault}" for fault, count in completions.items() if fault != "all"]
-        if shares:
-            logger.warning("Of the %d completions of this start: %s.", completions["all"], ", ".join(shares))
 
     def _replay(self) -> None:
         """Bring the stream to the state that follows the groups in the file.

@@ -40,17 +40,26 @@ class RunWatch:
         self._is_stalled = is_stalled
         self._status = Status(run)
         window = self._telemetry.window
-        self._telemetry.alarms.add([Rule("nothing_sent", self._nothing_sent, NOT_SENT_S), *task_rules(window), *rules])
+        self._telemetry.alarms.add(
+            [
+                Rule("nothing_sent", self._nothing_sent, NOT_SENT_S),
+                *task_rules(window, run.config.exclude_tasks),
+                *rules,
+            ]
+        )
 
     async def follow(self) -> None:
-        """Look at the run until this is cancelled."""
-        while True:
-            for _ in range(LOOKS_PER_STATUS):
-                await asyncio.sleep(LOOK_S)
-                self._telemetry.alarms.look()
-                self._status.look()
-            lines = self._status.lines(self._waits_for(), self._telemetry.alarms.on)
-            logger.info("Status: %s", "\n  ".join(lines))
+        """Look at the run until this is cancelled, and then once more at its alarms."""
+        try:
+            while True:
+                for _ in range(LOOKS_PER_STATUS):
+                    await asyncio.sleep(LOOK_S)
+                    self._telemetry.alarms.look()
+                    self._status.look()
+                lines = self._status.lines(self._waits_for(), self._telemetry.alarms.on)
+                logger.info("Status: %s", "\n  ".join(lines))
+        finally:
+            self._telemetry.alarms.look()
 
     def _nothing_sent(self) -> Sign | None:
         return nothing_sent(self._telemetry.window, self._waits_for(), is_stalled=self._is_stalled())

@@ -5,25 +5,14 @@ Run ── totals now, less the totals of the last status ──> lines ──> 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
 from ..run import Mode, Run
-from ..telemetry.alarms import RECENT, ScoredGroup
-from ..telemetry.telemetry import GroupOutcome
+from ..telemetry.telemetry import outcome_words
 from ..utils.clock import now
 
 STANDS_STILL_S = 60.0
 """A run stands still if its last step is longer ago than this, and than three times the mean time between steps."""
-
-MEASURES: Mapping[str, Callable[[ScoredGroup], float]] = {
-    "reward": lambda group: group.reward,
-    "exact": lambda group: group.exact / group.completions,
-    "signal": lambda group: group.has_signal,
-    "unreadable": lambda group: group.unreadable / group.completions,
-    "cut off": lambda group: group.cut_off / group.completions,
-}
-"""What the status shows of the last groups, with the change from the groups before."""
 
 
 class Status:
@@ -56,9 +45,11 @@ class Status:
     def lines(self, waits_for: str, alarms: Sequence[str]) -> list[str]:
         """At most three lines. `waits_for` says what the run waits for, or is empty. `alarms` last now."""
         ended = self._ended()
-        found = [self._progress(ended), self._achieved(), self._present(ended, waits_for, alarms)]
+        window = self._run.telemetry.window
+        achieved = [window.in_words()] if window.groups else []
+        found = [self._progress(ended), *achieved, self._present(ended, waits_for, alarms)]
         self._begin_period()
-        return [line for line in found if line]
+        return found
 
     def _ended(self) -> dict[str, int]:
         """How many attempts ended with each outcome since the last status."""
@@ -93,22 +84,6 @@ class Status:
         left = pace * (self._run.state.total_steps - self._done) - since
         return f", about {duration(max(left, 0.0))} left"
 
-    def _achieved(self) -> str:
-        """`The last 128 groups: reward 41.0% (+5.0), exact 38.2% (+3.1), signal 31.0% (-2.0), ...`."""
-        window = self._run.telemetry.window
-        newest = window.newest
-        before = window.before
-        if not newest:
-            return ""
-        parts = []
-        for name, measure in MEASURES.items():
-            mean = fmean(map(measure, newest))
-            part = f"{name} {mean:.1%}"
-            if len(before) == RECENT:
-                part += f" ({100 * (mean - fmean(map(measure, before))):+.1f})"
-            parts.append(part)
-        return f"The last {len(newest)} groups: {', '.join(parts)}"
-
     def _present(self, ended: dict[str, int], waits_for: str, alarms: Sequence[str]) -> str:
         """`Waits for ...; 31 sent, 12 all wrong in the last 60 s; dumps: 37/100 rollouts; ALARM stuck_tasks`."""
         outcomes = ", ".join(f"{count} {outcome_words(name)}" for name, count in ended.items())
@@ -121,12 +96,6 @@ class Status:
             parts.append(f"ALARM {', '.join(alarms)}")
         text = "; ".join(parts)
         return text[:1].upper() + text[1:]
-
-
-def outcome_words(name: str) -> str:
-    """An outcome as the log names it, such as `all wrong`."""
-    words: dict[str, str] = {GroupOutcome.TOO_LONG: "cut off or too long", GroupOutcome.TIMED_OUT: "not scored"}
-    return words.get(name, name.replace("_", " "))
 
 
 def duration(seconds: float) -> str:

@@ -44,7 +44,7 @@ NOTHING_NEW = 40
 NONE_HELD_OUT = 200
 """The search of a task stops after this many consecutive draws without a held-out question. The chance is 1 in 10^9."""
 
-LOG_PROGRESS_S = 10.0
+LOG_PROGRESS_S = 60.0
 """Seconds between two log lines about the progress, if no terminal shows a progress bar."""
 
 

@@ -8,7 +8,6 @@ cannot disagree.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -25,8 +24,6 @@ from .statistics import Estimate, Question, mean_of, paired_difference, pass_at_
 if TYPE_CHECKING:
     import wandb
 
-logger = logging.getLogger(__name__)
-
 EvalSample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[EvalSample], "float | None"]
 """A function that returns the number to average for a scored sample, or None if the sample lacks it."""
@@ -36,6 +33,9 @@ TASK_TABLE = "eval/tasks"
 
 MEAN_SCORE = "mean_score"
 """Name of the mean score. The original calls it percent_correct, so metrics have it under both names."""
+
+RIGHT_ANSWERS = (MEAN_SCORE, "accuracy", "exact", "pass@1")
+"""Rates of right answers, which are often equal. A sentence names equal rates together."""
 
 FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
 
@@ -126,20 +126,9 @@ def summarise(samples: Sequence[EvalSample]) -> EvalResults:
     """Raises EnvironmentSetupError if no completion has a score."""
     scored = [sample for sample in samples if _is_scored(sample)]
     reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if not _is_scored(sample))
-    most_frequent = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
-    if PROMPT_TOO_LONG in reasons:
-        most_frequent += f". For {PROMPT_TOO_LONG}, {MORE_ROOM}"
     if not scored:
-        detail = most_frequent or "none was requested"
+        detail = _reasons_in_words(reasons) or "none was requested"
         raise EnvironmentSetupError(f"Evaluation scored none of {len(samples)} completions: {detail}.")
-    if reasons:
-        unscored = len(samples) - len(scored)
-        logger.warning(
-            "%d of %d evaluation completions are unscored: %s.",
-            unscored,
-            len(samples),
-            most_frequent,
-        )
     categories = []
     for name, members in grouped(samples, "category"):
         categories.append(scope(name, name, members))
@@ -151,7 +140,7 @@ def summarise(samples: Sequence[EvalSample]) -> EvalResults:
         overall=scope("overall", "", samples),
         categories=tuple(categories),
         tasks=tuple(tasks),
-        unscored_reasons=dict(reasons),
+        unscored_reasons=dict(reasons.most_common()),
         outcomes=Counter(str(sample.get("outcome")) for sample in scored),
     )
 
@@ -293,9 +282,15 @@ def difference_words(step: int, before: Mapping[Hashable, Question], after: Mapp
 def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
-    shares = [f"{name} {_shown(name, estimate, has_limits=True)}" for name, estimate in overall.estimates.items()]
+    names_of_equal: dict[tuple[bool | str, str], list[str]] = {}
+    for name, estimate in overall.estimates.items():
+        value = _shown(name, estimate, has_limits=True)
+        names_of_equal.setdefault((name in RIGHT_ANSWERS or name, value), []).append(name)
+    measures = [f"{' = '.join(names)} {value}" for (_, value), names in names_of_equal.items()]
     line = f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions"
-    line += f": {', '.join(shares)}; {overall.unscored} unscored"
+    line += f": {', '.join(measures)}; {overall.unscored} unscored"
+    if overall.unscored:
+        line += f": {_reasons_in_words(results.unscored_reasons)}"
     if results.without_verdict:
         counts = [f"{count} ({outcome})" for outcome, count in results.without_verdict.items()]
         line += f", {' and '.join(counts)} wrong because no verifier could finish the answer"
@@ -303,6 +298,15 @@ def result_line(results: EvalResults, manifest: str) -> str:
     if verifier_errors:
         line += f", {verifier_errors} wrong because their verifier raised an error"
     return f"{line}."
+
+
+def _reasons_in_words(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons of unscored completions, with a remedy if they have one."""
+    most_frequent = [f"{reason} ({count})" for reason, count in Counter(reasons).most_common(3)]
+    words = "; ".join(most_frequent)
+    if PROMPT_TOO_LONG in reasons:
+        words += f". For {PROMPT_TOO_LONG}, {MORE_ROOM}"
+    return words
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:

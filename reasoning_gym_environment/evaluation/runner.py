@@ -195,6 +195,7 @@ class Evaluator:
                     logger.error("%d answers were not written. The same command asks for them again.", writer.lost)
                 if writer.hangs:
                     answers.abandon()
+        self.watch.look()
         return [samples[key] for key in problems]
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:

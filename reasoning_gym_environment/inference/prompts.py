@@ -70,6 +70,18 @@ def system_message(settings: TasksSettings) -> str | None:
     return settings.system_prompt
 
 
+def unnamed_format(settings: TasksSettings) -> str:
+    """What to change if the system message of the user does not name the format in which answers are read, or ""."""
+    mark = {AnswerFormat.TAGS: "<answer>", AnswerFormat.BOXED: "\\boxed"}.get(settings.answer_format, "")
+    message = system_message(settings)
+    if message is None or mark in message:
+        return ""
+    return (
+        f"env.system_prompt does not mention {mark}, and answers are read only there: completions without it are "
+        "unreadable and score 0. Ask for it in env.system_prompt, or set env.answer_format."
+    )
+
+
 def build_messages(question: str, system: str | None = system_prompt) -> tuple[Message, ...]:
     """The prompt of a problem: the system message, if there is one, then the question as the user message."""
     user = (("role", "user"), ("content", question))

@@ -165,16 +165,16 @@ class ProblemStream:
         self._excluded = frozenset(indices)
 
     def skip(self, reason: str, task: str, detail: str) -> None:
-        """Count a draw that was not used. The first skip of a task for a reason is logged."""
-        key = f"{reason}/{task}"
-        self.skipped[key] += 1
-        if self.skipped[key] == 1:
+        """Count a draw that was not used. The first skip for a reason is logged."""
+        if not any(key.startswith(f"{reason}/") for key in self.skipped):
             logger.warning(
-                "Skipped an item of %s (%s): %s. Further skips are only counted.",
+                "Skipped an item of %s (%s): %s. Further skips for this reason are only counted (train/skipped_%s).",
                 task,
                 reason,
                 detail,
+                reason,
             )
+        self.skipped[f"{reason}/{task}"] += 1
 
     def metrics(self) -> dict[str, float]:
         """Skipped draws and replaced items by reason, and the items that came from an easier level."""

@@ -23,14 +23,12 @@ MATHEMATICAL = frozenset({"algebra", "arithmetic", "geometry", "probability"})
 """The categories that `category:math` stands for. reasoning-gym has no category of this name."""
 DEFAULT_WEIGHT = 1.0
 NO_WEIGHT = "its weight is 0"
-MOST_SHOWN = 5
-"""A message names at most this many tasks, and says how many more there are."""
 
 
-def shortened(tasks: Sequence[str]) -> str:
-    """The names of tasks as a message shows them, such as `ab, acre, advanced_geometry, aiw, arc_1d and 100 more`."""
-    more = f" and {len(tasks) - MOST_SHOWN} more" if len(tasks) > MOST_SHOWN else ""
-    return ", ".join(tasks[:MOST_SHOWN]) + more
+def shortened(tasks: Sequence[str], most: int = 5) -> str:
+    """At most `most` names, and how many more there are, such as `ab, acre, aiw, arc_1d, arc_agi and 100 more`."""
+    more = f" and {len(tasks) - most:,} more" if len(tasks) > most else ""
+    return ", ".join(tasks[:most]) + more
 
 
 def matching(selector: str, categories: Mapping[str, str]) -> set[str]:

@@ -74,6 +74,7 @@ class Telemetry:
         self._groups_not_dumped = 0
         self.completions: Counter[str] = Counter()
         """The completions since the start: `all`, and those of which something else than their answer is wrong."""
+        self._summarised = 0
         self.window = Window()
         self.alarms = Alarms(completion_rules(self.window))
 
@@ -103,6 +104,21 @@ class Telemetry:
         """Write a scored group to the dump of failed groups, if it is one."""
         if _has_failed(group):
             await self.dumps.add(group, FAILED)
+
+    def summarise(self) -> None:
+        """Log what became of the groups and completions of this process, unless there are no new ones."""
+        totals = self.outcomes.totals()
+        ended = sum(totals.values())
+        if ended == self._summarised:
+            return
+        self._summarised = ended
+        logger.info("Of %s groups: %s.", f"{ended:,}", shares_in_words(totals))
+        if self.window.groups:
+            logger.info("%s.", self.window.in_words())
+        completions = self.completions["all"]
+        faults = [f"{count / completions:.0%} {name}" for name, count in self.completions.items() if name != "all"]
+        if faults:
+            logger.warning("Of the %s completions of this start: %s.", f"{completions:,}", ", ".join(faults))
 
     def drain(self) -> dict[str, Any]:
         """All metrics by wandb name: counts since the last call, and totals since the start."""
@@ -318,7 +334,6 @@ class GroupOutcomes:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[GroupOutcome]] = {}
-        self._summarised = 0
 
     def add(self, outcome: GroupOutcome, task: str) -> None:
         """Count a group of this task. Call this once for each group whose completions were requested."""
@@ -343,17 +358,6 @@ class GroupOutcomes:
                 loaded[task][GroupOutcome(outcome)] = int(count)
         self._counts = loaded
 
-    def summarise(self) -> None:
-        """Log the outcomes of all groups, and a table by task, unless the last summary has the same groups."""
-        totals = self.totals()
-        groups = sum(totals.values())
-        if groups == self._summarised:
-            return
-        self._summarised = groups
-        most_groups_first = sorted(self._counts, key=lambda task: (-self._counts[task].total(), task))
-        rows = [f"  {task}: {_shares(_in_order(self._counts[task]))}" for task in most_groups_first]
-        logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), "\n".join(rows))
-
     def totals(self) -> dict[str, int]:
         """How many attempts ended with each outcome that occurred."""
         return _in_order(sum(self._counts.values(), Counter()))
@@ -363,13 +367,16 @@ def _in_order(counts: Counter[GroupOutcome]) -> dict[str, int]:
     return {outcome.value: counts[outcome] for outcome in GroupOutcome if counts[outcome]}
 
 
-def _shares(counts: Mapping[str, int]) -> str:
+def shares_in_words(counts: Mapping[str, int]) -> str:
+    """Such as `170 sent (61%), 97 all wrong (35%)`."""
     total = sum(counts.values())
-    shares = []
-    for outcome, count in counts.items():
-        words = outcome.replace("_", " ")
-        shares.append(f"{count} {words} ({count / total:.0%})")
-    return ", ".join(shares)
+    return ", ".join(f"{count:,} {outcome_words(name)} ({count / total:.0%})" for name, count in counts.items())
+
+
+def outcome_words(name: str) -> str:
+    """An outcome as the log names it, such as `all wrong`."""
+    words: dict[str, str] = {GroupOutcome.TOO_LONG: "cut off or too long", GroupOutcome.TIMED_OUT: "not scored"}
+    return words.get(name, name.replace("_", " "))
 
 
 # --- rollouts for other programs: dumps
@@ -515,7 +522,7 @@ class RolloutDumps:
         log = self._logs.pop(kind, None)
         if log is None:
             return
-        logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
+        logger.debug("Wrote %d groups of %s to %s.", log.count, kind, log.path)
         try:
             log.close()
         except OSError as error:

@@ -231,7 +231,7 @@ class RunCheckpoints:
         for name, text in documents.items():
             write_atomically(self._folder / name, text.encode())
             if name != LATEST:
-                logger.info("Wrote the checkpoint %s.", name)
+                logger.debug("Wrote the checkpoint %s.", name)
 
     # --- loading
 

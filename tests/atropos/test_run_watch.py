@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.atropos.status import duration, outcome_words
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+from reasoning_gym_environment.atropos.status import duration
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_words
 from testing.simulation import World
 
 from .test_serve_in_simulated_time import Event, serves

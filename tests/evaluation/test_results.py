@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from reasoning_gym_environment.evaluation.results import EvalResults, result_line, summarise
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
 
 
@@ -64,14 +63,13 @@ def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: Eva
     assert "pass@1" not in summarise([sample("gcd", 0, 1.0)]).overall.estimates
 
 
-def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
+def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_error() -> None:
     found = summarise([sample("gcd", 0, 1.0), sample("gcd", 1, None), sample("lcm", 0, None)])
     assert found.overall.estimates["mean_score"].value == 1.0
     assert found.tasks[1].estimates == {}
-    assert caplog.messages == ["2 of 3 evaluation completions are unscored: timeout (2)."]
+    line = result_line(found, "0123")
+    assert line.startswith("Evaluation 0123, 1 completions of 3 questions: mean_score = accuracy = exact 100.0% [")
+    assert line.endswith("; 2 unscored: timeout (2).")
     with pytest.raises(EnvironmentSetupError, match=r"none of 1 completions: timeout \(1\)"):
         summarise([sample("gcd", 0, None)])
     with pytest.raises(EnvironmentSetupError, match="none was requested"):

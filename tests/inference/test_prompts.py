@@ -18,6 +18,7 @@ from reasoning_gym_environment.inference.prompts import (
     build_messages,
     prompt_budget,
     system_prompt,
+    unnamed_format,
 )
 from reasoning_gym_environment.records import AnswerFormat
 from reasoning_gym_environment.settings.components import TasksSettings
@@ -51,6 +52,26 @@ def test_each_answer_format_has_its_own_system_message_which_settings_replace_or
     assert len(set(SYSTEM_PROMPTS.values())) == 3
     with pytest.raises(ValueError, match="there is no such file"):
         TasksSettings(system_prompt=str(tmp_path / "missing.txt"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "mark"),
+    [
+        ({}, None),
+        ({"answer_format": "boxed"}, None),
+        ({"answer_format": "text", "system_prompt": "Reply with a number."}, None),
+        ({"system_prompt": None}, None),
+        ({"system_prompt": "Answer inside <answer></answer>."}, None),
+        ({"system_prompt": "Answer the question."}, "<answer>"),
+        ({"answer_format": "boxed", "system_prompt": "Answer inside <answer></answer>."}, "\\boxed"),
+    ],
+)
+def test_a_system_prompt_that_never_names_the_format_of_answers_is_noticed(
+    fields: dict[str, Any], mark: str | None
+) -> None:
+    warning = unnamed_format(TasksSettings(**fields))
+    expected = f"env.system_prompt does not mention {mark}, and answers are read only there" if mark else ""
+    assert warning.startswith(expected) and bool(warning) == bool(mark)
 
 
 def test_a_run_does_not_resume_with_another_prompt() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from reasoning_gym_environment.records import Completion, FormatFailure, Group, Outcome, Problem, Rollout, Score
 from reasoning_gym_environment.telemetry import alarms
@@ -18,11 +22,13 @@ from reasoning_gym_environment.telemetry.alarms import (
     Alarms,
     CompletionWatch,
     Rule,
+    ScoredGroup,
     Sign,
     Window,
     completion_rules,
     nothing_sent,
     numbers_of,
+    stuck_tasks,
     task_rules,
 )
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_without_signal
@@ -99,6 +105,10 @@ def run(make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch
     return Run(make_problem, make_completion, monkeypatch)
 
 
+def numbers_of_task(exact: int) -> ScoredGroup:
+    return ScoredGroup("a_task", 0, 1, 8, exact, 0, 0, exact / 8, bool(exact % 8), [])
+
+
 # --- disasters
 
 
@@ -157,22 +167,19 @@ def test_a_stuck_task_is_named_while_others_learn(run: Run, caplog: pytest.LogCa
     assert run.alarms.on == ["stuck_tasks"]
 
 
-def test_tasks_that_join_an_alarm_are_named_together_once_a_minute(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    tasks: list[str] = []
-    watched = Alarms([Rule("a_rule", lambda: Sign("It burns.", list(tasks)) if tasks else None)])
-    warned = []
-    for second in range(int(4 * BETWEEN_WARNINGS_S)):
-        run.time = float(second)
-        if second in (0, 1, 2, 100):
-            tasks.append(f"task_{second}")
-        caplog.clear()
-        watched.look()
-        warned += [(second, message) for message in caplog.messages]
-    assert warned == [
-        (0, "ALARM a_rule: It burns."),
-        (60, "ALARM a_rule: Now also task_1, task_2."),
-        (120, "ALARM a_rule: Now also task_100."),
-    ]
+def test_the_warning_of_stuck_tasks_names_ten_and_has_the_flag_that_excludes_all_of_them() -> None:
+    wrong = numbers_of_task(exact=0)
+    by_task = {f"task_{number:02}": [wrong] * 16 for number in range(12)}
+    assert stuck_tasks(by_task) is None, "a model that gets nothing right is no matter of single tasks"
+    by_task["solved"] = [numbers_of_task(exact=8)] * 16
+    sign = stuck_tasks(by_task, ["maze"])
+    assert sign is not None and len(sign.tasks) == 12
+    assert (
+        "groups or more of task_00, task_01, task_02, task_03, task_04, task_05, task_06, task_07, task_08, "
+        in sign.text
+    )
+    assert "task_09 and 2 more, at the lowest level" in sign.text
+    assert sign.remedy == f"--env.exclude_tasks maze,{','.join(sign.tasks)}"
 
 
 def test_a_task_whose_groups_cannot_be_scored_is_named(run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,32 +237,76 @@ def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_an_alarm(
 # --- alarms begin and end
 
 
-def test_an_alarm_begins_once_and_ends_once_although_its_sign_comes_and_goes(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    sign: list[Sign | None] = [None]
-    watched = Alarms([Rule("a_rule", lambda: sign[0], after_s=60.0)])
-    caplog.set_level("INFO")
+class AlarmMachine(RuleBasedStateMachine):
+    """An alarm over a virtual clock. A reader of its lines alone knows whether it lasts, and of which tasks it is."""
 
-    def look(text: str, seconds: float) -> list[str]:
-        caplog.clear()
-        sign[0] = Sign(text) if text else None
-        for _ in range(int(seconds / 5)):
-            run.time += 5.0
-            watched.look()
-        return caplog.messages
+    AFTER_S = 60.0
+    LOOK_S = 5.0
 
-    assert look("It burns.", 55.0) == []
-    assert look("", 10.0) == []
-    assert watched.metrics() == {}
-    assert look("It burns.", 300.0) == ["ALARM a_rule: It burns."]
-    assert watched.on == ["a_rule"] and watched.metrics() == {"alarms/a_rule": 1.0}
-    for _ in range(3):
-        assert look("", ENDS_AFTER_S - 10.0) == []
-        assert look("It burns.", 120.0) == []
-    assert look("", ENDS_AFTER_S + 10.0) == ["The alarm a_rule is over."]
-    assert watched.on == [] and watched.metrics() == {"alarms/a_rule": 0.0}
-    assert look("It burns.", 120.0) == ["ALARM a_rule: It burns."]
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.sign: Sign | None = None
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(alarms, "now", lambda: self.time)
+        self.patch.setattr(alarms.logger, "warning", lambda text, *values: self.read(text % values))
+        self.patch.setattr(alarms.logger, "info", lambda text, *values: self.read(text % values))
+        self.alarms = Alarms([Rule("a_rule", lambda: self.sign, self.AFTER_S)])
+        self.seen_since: float | None = None
+        self.seen_at = 0.0
+        self.read_at = -1e9
+        self.is_on = False
+        self.tasks: set[str] = set()
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def read(self, line: str) -> None:
+        """What a reader learns from a line."""
+        if line == "The alarm a_rule is over.":
+            assert self.is_on and self.time - self.seen_at >= ENDS_AFTER_S
+            self.is_on = False
+            return
+        assert self.sign is not None
+        if line == "ALARM a_rule: It burns. Extinguish it.":
+            assert not self.is_on
+            assert self.seen_since is not None and self.time - self.seen_since >= self.AFTER_S
+            self.is_on = True
+            self.tasks = set(self.sign.tasks)
+        else:
+            changes = re.fullmatch(r"ALARM a_rule: (?:Now also (.*?)\.)? ?(?:No longer (.*?)\.)?", line)
+            assert changes is not None and self.is_on and self.time - self.read_at >= BETWEEN_WARNINGS_S
+            joined, left = (set(names.split(", ")) if names else set() for names in changes.groups())
+            assert joined or left
+            assert not joined & self.tasks and left <= self.tasks
+            self.tasks = self.tasks - left | joined
+            assert self.tasks == set(self.sign.tasks)
+        self.read_at = self.time
+
+    @rule(tasks=st.none() | st.sets(st.sampled_from("abc")), looks=st.sampled_from([1, 2, 13, 40, 70]))
+    def look(self, tasks: set[str] | None, looks: int) -> None:
+        self.sign = None if tasks is None else Sign("It burns.", sorted(tasks), "Extinguish it.")
+        for _ in range(looks):
+            self.time += self.LOOK_S
+            if self.sign is None:
+                self.seen_since = None
+            else:
+                self.seen_at = self.time
+                if self.seen_since is None:
+                    self.seen_since = self.time
+            self.alarms.look()
+            assert self.is_on == (self.alarms.on == ["a_rule"])
+            assert self.alarms.metrics().get("alarms/a_rule", 0.0) == self.is_on
+            if self.seen_since is not None and self.time - self.seen_since >= self.AFTER_S:
+                assert self.is_on
+            if self.time - self.seen_at >= ENDS_AFTER_S:
+                assert not self.is_on
+            if self.is_on and self.sign and self.time - self.read_at >= BETWEEN_WARNINGS_S:
+                assert self.tasks == set(self.sign.tasks)
+
+
+AlarmMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestAlarm = AlarmMachine.TestCase
 
 
 def test_a_run_that_starts_no_group_says_what_it_waits_for(run: Run) -> None:
@@ -272,5 +323,6 @@ def test_code_that_only_scores_completions_has_the_alarms_about_completions(
     score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
     for _ in range(100):
         watch.observe(make_problem(), [make_completion("\x1b[31mhello")], [score])
+    watch.look()
     [line] = caplog.messages
     assert "100% of 64 completions have no readable answer. Newest: '?[31mhello'" in line
