@@ -3,8 +3,7 @@
 The pages have two homes: a git host, which shows every file of the repository, and the site, which shows only `docs/`.
 The hooks add README, CONTRIBUTING and CHANGELOG to the site, with README as its first page, and rewrite the links
 between `docs/` and the rest of the repository. A link whose text is the name of a file gets the title of its page. The
-hooks also add the pages of the API reference, which mkdocstrings fills from the docstrings, and append the
-commands and the API reference to the navigation.
+hooks also add the pages of the API reference, which mkdocstrings fills from the docstrings.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import reasoning_gym_environment as package
-from reasoning_gym_environment.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,9 +54,7 @@ INDENTATION = re.compile(r"^ {2,3}(?=\S)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Append the generated pages to the navigation."""
-    commands = ["README", *COMMANDS]
-    config.nav.append({"Commands": [f"commands/{name}.md" for name in commands]})
+    """Append the API reference to the navigation."""
     config.nav.append({"API reference": [api_uri(module) for module in API_TITLES]})
     return config
 

@@ -86,7 +86,7 @@ class Tasks:
 
     Use it as a context manager, or call `close`.
 
-    The arguments are settings of docs/configuration.md, with the defaults of the commands. `include_tasks` (the first
+    The arguments are settings of docs/reference.md, with the defaults of the commands. `include_tasks` (the first
     argument), `exclude_tasks`, `task_weights` (relative to 1), `task_overrides` ({task: {config field: value}}) and
     `task_modules` (dotted names or .py files that register your own datasets) choose the tasks. `complexity_mode`
     chooses their levels: None (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards),
@@ -332,7 +332,7 @@ def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
 class HeldOut:
     """Questions that no training stream ever draws, and a model's results on them.
 
-    The arguments are settings of docs/configuration.md. `eval_tasks` is "all", a number of tasks (chosen by
+    The arguments are settings of docs/reference.md. `eval_tasks` is "all", a number of tasks (chosen by
     `eval_seed`), or task names. The set has `num_eval_samples_per_task` questions of each task, at `eval_complexity`:
     None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments give the same
     questions everywhere; `manifest` identifies them. The first access makes the questions, and with `show_progress` a

@@ -31,54 +31,47 @@ RESUMES = "The same command resumes where it stopped."
 class Command(NamedTuple):
     """`target` is the module and the function that takes the arguments and returns the exit code.
 
-    `after_signal` says what the user can do after the command was interrupted.
+    `after_signal` says what the user can do after the command was interrupted. The help lists the commands for people
+    who connect another trainer, or tasks of their own, apart from the others.
     """
 
     target: str
     summary: str
     after_signal: str = "The same command starts again from the beginning."
+    is_for_integrators: bool = False
 
 
 COMMANDS = {
-    "tasks": Command(
-        "commands.tasks:main",
-        "list the tasks, or print items of one task with their answers",
+    "tasks": Command("commands.tasks:main", "list the tasks, or print items of one task with their answers"),
+    "serve": Command(ATROPOS, "generate scored groups for a trainer (needs run-api and an inference server)", RESUMES),
+    "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)", RESUMES),
+    "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
+    "process": Command(
+        ATROPOS, "write scored groups to a JSONL file for fine-tuning (needs an inference server)", RESUMES
     ),
+    "export": Command("commands.export:main", "write items, or good completions, as a dataset for another trainer"),
     "audit": Command(
         "commands.audit:main",
         "check that a task's verifier pays right answers, pays nothing without work, and raises nothing",
+        is_for_integrators=True,
     ),
-    "serve": Command(
-        ATROPOS,
-        "generate scored groups for a trainer (needs run-api and an inference server)",
-        RESUMES,
-    ),
-    "process": Command(
-        ATROPOS,
-        "write scored groups to a JSONL file for fine-tuning (needs an inference server)",
-        RESUMES,
-    ),
-    "evaluate": Command(
-        ATROPOS,
-        "score a model on held-out questions (needs an inference server)",
-        RESUMES,
-    ),
-    "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
-    "export": Command("commands.export:main", "write items, or good completions, as a dataset for another trainer"),
     "levels": Command(
         "commands.levels:main",
         "make or show a store of levels, with which the difficulty follows the rewards in other trainers",
         after_signal="",
+        is_for_integrators=True,
     ),
     "grade-server": Command(
         "commands.http_servers:grade_server",
         "grade completions over HTTP for other trainers",
         after_signal="",
+        is_for_integrators=True,
     ),
     "openenv": Command(
         "commands.http_servers:openenv",
         "serve the tasks as an OpenEnv environment",
         after_signal="",
+        is_for_integrators=True,
     ),
 }
 
@@ -88,6 +81,8 @@ Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 
 commands:
 {commands}
+for integrators:
+{for_integrators}
 example, with an OpenAI-compatible server on this machine:
   reasoning-gym-env evaluate --openai.server_type openai --openai.base_url http://localhost:9004/v1 \\
       --openai.model_name my-model --env.data_dir_to_save_evals results/my-model
@@ -97,6 +92,7 @@ example, with an OpenAI-compatible server on this machine:
 """
 
 CANNOT_RUN = 2
+NO_WINDOWS = "expected Linux or macOS, and this is Windows. Install and run it in WSL (https://aka.ms/wsl)."
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -105,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     The code is 130 after Ctrl-C, 143 after SIGTERM, and 141 if the reader of the output has gone away. An error that
     the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
     """
+    if sys.platform == "win32":
+        # Modules of the package import `fcntl`, which Windows does not have.
+        sys.exit(last_words(NO_WINDOWS, CANNOT_RUN))
     _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
     received: list[int] = []
@@ -165,8 +164,7 @@ def last_words(text: str, code: int) -> int:
 def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        lines = [f"  {name:<12} {command.summary}\n" for name, command in COMMANDS.items()]
-        print(HELP.format(commands="".join(lines)), end="")
+        print(HELP.format(commands=_listed(False), for_integrators=_listed(True)), end="")
         return 0
     if name == "--version":
         print(f"reasoning-gym-env {__version__}")
@@ -185,6 +183,15 @@ def _run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         return last_words(missing_extra(name, error), CANNOT_RUN)
     return code
+
+
+def _listed(for_integrators: bool) -> str:
+    """A line for each command of this kind."""
+    lines = []
+    for name, command in COMMANDS.items():
+        if command.is_for_integrators is for_integrators:
+            lines.append(f"  {name:<12} {command.summary}\n")
+    return "".join(lines)
 
 
 def run_with_atropos(arguments: Sequence[str]) -> int:

@@ -174,7 +174,7 @@ TYPOS = (
     ("Did you mean logic?", ["serve", "--env.exclude_tasks", "category:lgic"]),
     ("Unknown task '*_arithmetics'. Did you mean", ["serve", "--env.include_tasks", "*_arithmetics"]),
     ("Did you mean chain_sum", ["tasks", "chain_smu"]),
-    ("Did you mean chain_sum", ["audit", "chain_smu"]),
+    ("Did you mean chain_sum", ["audit", "--tasks", "chain_smu"]),
     ("Did you mean chain_sum", ["export", "items", "--count", "1", "--to", "new", "--tasks", "chain_smu"]),
     ("Did you mean chain_sum", ["grade-server", "--tasks", "chain_smu"]),
 )
@@ -196,12 +196,21 @@ for arguments in json.loads(sys.argv[1]):
 def test_help_and_typos_take_no_slow_import(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("env: {group_siz: 4}\n")
     cases = [("usage: ", [command, "--help"]) for command in cli.COMMANDS]
+    cases += [("--env.max_staleness_steps VALUE", ["serve", "--help-all"])]
     cases += TYPOS
     done = run(["-c", RUN_EACH, json.dumps([arguments for _, arguments in cases])], tmp_path)
     results = [json.loads(line) for line in done.stdout.splitlines()]
     for (expected, arguments), (code, said, imported) in zip(cases, results, strict=True):
         assert expected in said and imported == [], (arguments, said, imported)
-        assert code == (0 if "--help" in arguments else 2), (arguments, said)
+        assert code == (0 if {"--help", "--help-all"} & set(arguments) else 2), (arguments, said)
+
+
+def test_windows_is_refused_in_one_line(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["tasks"])
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected Linux or macOS" in line and "WSL" in line
 
 
 def test_characters_that_the_terminal_cannot_print_are_escaped() -> None:

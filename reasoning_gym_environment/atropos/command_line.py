@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError
 from ..settings.components import problems_of
-from ..settings.environment import PLACEHOLDER, STARS, Server
+from ..settings.environment import PLACEHOLDER, STARS, UNUSED, Server
 from ..utils.terminal import check_file, check_folder
 from .flags import COMMANDS, KEY, Given, Setting, mistakes_end_the_command, read
 
@@ -53,8 +53,8 @@ class Sections(BaseModel):
 def main(environment: Any, arguments: Sequence[str]) -> None:
     """Run the command that the arguments name, with this class of environment (a BaseEnv).
 
-    Exits with 0 after `--help`, with 2 for bad input, with 1 if `serve` ends before the trainer, and with 128 + the
-    number of the signal that ended the command.
+    Exits with 0 after `--help` and `--help-all`, with 2 for bad input, with 1 if `serve` ends before the trainer, and
+    with 128 + the number of the signal that ended the command.
     """
     with mistakes_end_the_command():
         run(environment, read(arguments, settings_of(environment)))
@@ -110,12 +110,14 @@ def settings_of(environment: Any) -> list[Setting]:
     found = []
     for section, name, field in _fields(environment):
         group = "server" if section == "openai" else "atropos"
-        if section == "env" and name not in BaseEnvConfig.model_fields:
+        if name in UNUSED:
+            group = "unused"
+        elif section == "env" and name not in BaseEnvConfig.model_fields:
             group = "own"
         setting = Setting(
             f"{section}.{name}".removeprefix("."),
             group,
-            field.description or "",
+            " ".join((field.description or "").split()),
             {command: _shown(start[command].get(section, {}).get(name, field.default)) for command in COMMANDS},
             is_switch=field.annotation is bool,
             may_be_none=type(None) in get_args(field.annotation),

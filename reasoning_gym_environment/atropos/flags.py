@@ -4,7 +4,7 @@
     --config FILE ───┴──> names of settings and tasks checked ──> Given ──> command_line.py
 
 This module imports neither Atropos nor pydantic, so `--help` and misspelt names take a fraction of a second. The names
-and the help of ReasoningGymEnv's settings are in data/names.json, which docs/make_configuration.py writes. For another
+and the help of ReasoningGymEnv's settings are in data/names.json, which docs/make_reference.py writes. For another
 class of environment they come from the class (`settings_of` in command_line.py). The log reports all unknown names at
 once, in a line each, with the nearest known names. Names that only Atropos or its trainers use cause a warning
 (original_names.py).
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import logging
 import sys
 import warnings
@@ -38,13 +39,60 @@ BAD_INPUT = 2
 """Exit code for settings that the user must change."""
 
 KEY = "openai.api_key"
-SHORT_FLAGS = {"env.limit_tokens": "--limit-tokens"}
+SHORT_FLAGS = {
+    "env.limit_tokens": "--limit-tokens",
+    "env.exclude_tasks": "--exclude",
+    "env.num_eval_samples_per_task": "--per-task",
+}
+TASKS = {"serve": "env.include_tasks", "process": "env.include_tasks", "evaluate": "env.eval_tasks"}
+"""The setting that --tasks means in a command."""
+
+FIRST = {
+    "serve": (
+        "openai.base_url",
+        "openai.model_name",
+        "env.answer_format",
+        "env.max_token_length",
+        "env.include_tasks",
+        "env.complexity_mode",
+        "env.group_size",
+        "env.max_num_workers_per_node",
+        "env.num_eval_samples_per_task",
+        "env.total_steps",
+    ),
+    "process": (
+        "openai.base_url",
+        "openai.model_name",
+        "openai.server_type",
+        "openai.api_key_env",
+        "env.answer_format",
+        "env.max_token_length",
+        "env.include_tasks",
+        "env.complexity_mode",
+        "env.group_size",
+        "env.total_steps",
+    ),
+    "evaluate": (
+        "openai.base_url",
+        "openai.model_name",
+        "openai.server_type",
+        "openai.api_key_env",
+        "env.answer_format",
+        "env.max_token_length",
+        "env.eval_tasks",
+        "env.num_eval_samples_per_task",
+        "env.eval_completions",
+        "env.data_dir_to_save_evals",
+    ),
+}
+"""The settings of each command that `--help` shows, because they matter first."""
+ALL_SETTINGS = "--help-all"
 GROUPS = {
     "own": "tasks, scoring, evaluation, files",
     "atropos": "settings of Atropos",
     "server": "the inference server",
 }
-"""The groups of settings in the help, with their titles."""
+"""The groups of settings in `--help-all`, with their titles. Settings without effect are in no group."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +101,7 @@ class Setting:
 
     name: str
     group: str
-    """The key of GROUPS."""
+    """The key of GROUPS, or "unused"."""
     description: str
     defaults: Mapping[str, str]
     """The default of each command, as text."""
@@ -98,12 +146,13 @@ def mistakes_end_the_command() -> Iterator[None]:
 def read(arguments: Sequence[str], settings: Sequence[Setting]) -> Given:
     """Read the flags and the file that the arguments name; `arguments` begin with the command.
 
-    Exits with 0 after `--help`. Raises EnvironmentSetupError with a line for each unknown name.
+    Exits with 0 after `--help` and `--help-all`. Raises EnvironmentSetupError with a line for each unknown name.
     """
     command = arguments[0] if arguments else ""
     if command not in COMMANDS:
         raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-    parsed, words = make_parser(command, settings).parse_known_args(arguments[1:])
+    parser = make_parser(command, settings, shows_all=ALL_SETTINGS in arguments)
+    parsed, words = parser.parse_known_args(arguments[1:])
     flags = vars(parsed)
     is_verbose = flags.pop("verbose", False)
     path = flags.pop("config", None)
@@ -127,45 +176,51 @@ class Parser(argparse.ArgumentParser):
         raise EnvironmentSetupError(message.removeprefix("argument "))
 
 
-def make_parser(command: str, settings: Iterable[Setting]) -> Parser:
-    """A parser with a flag for every setting."""
+def make_parser(command: str, settings: Iterable[Setting], *, shows_all: bool) -> Parser:
+    """A parser with a flag for every setting. Its help shows all settings, or one sentence about those of FIRST."""
     parser = Parser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
         description="Flags win over the YAML file, and the file wins over the defaults below. In the file, env.NAME is "
         "NAME in the section env, and openai.NAME is NAME in the section openai. A list of mappings under openai "
-        "describes several servers. The value `none` unsets a setting.",
+        "describes several servers. The value `none` unsets a setting."
+        if shows_all
+        else None,
+        epilog=None if shows_all else f"{ALL_SETTINGS} shows all settings. A file may hold them too: --config.",
+        formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=6),
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="log every setting before the command starts",
-    )
+    add = parser.add_argument
+    add(ALL_SETTINGS, action="help", help="show all settings and exit")
+    add("--verbose", action="store_true", help="log every setting before the command starts")
     files = parser.add_mutually_exclusive_group()
-    files.add_argument(
-        "--config",
-        metavar="FILE",
-        help="a YAML file with sections env, openai, slurm and testing",
-    )
+    files.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
     if command == "evaluate":
         resume_help = "resume the evaluation in this folder, with the settings that it was started with"
         files.add_argument("--resume", metavar="FOLDER", help=resume_help)
+    by_name = {setting.name: setting for setting in settings}
+    first = [] if shows_all else [by_name.pop(name) for name in FIRST[command] if name in by_name]
+    group = parser.add_argument_group("the settings that matter first")
+    for setting in first:
+        _add_setting(group, command, setting, help_of(setting, command, first_sentence=True))
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
-    for setting in settings:
-        _add_setting(groups[setting.group], setting, help_of(setting, command))
+    for setting in by_name.values():
+        is_shown = shows_all and setting.group in groups
+        text = help_of(setting, command) if is_shown else argparse.SUPPRESS
+        _add_setting(groups.get(setting.group, parser), command, setting, text)
     return parser
 
 
-def help_of(setting: Setting, command: str) -> str:
-    """The help of a setting: its description and its default."""
-    text = f"{setting.description.rstrip('.')} (default: {setting.defaults[command]})"
+def help_of(setting: Setting, command: str, *, first_sentence: bool = False) -> str:
+    """The help of a setting: its description, or the first sentence of it, and its default."""
+    text = setting.description.partition(". ")[0] if first_sentence else setting.description
+    text = f"{text.rstrip('.')} (default: {setting.defaults[command]})"
     # argparse formats the text with the % operator.
     return text.strip().replace("%", "%%")
 
 
-def _add_setting(group: argparse._ArgumentGroup, setting: Setting, text: str) -> None:
+def _add_setting(group: argparse._ActionsContainer, command: str, setting: Setting, text: str) -> None:
     options: dict[str, Any] = {"dest": setting.name, "metavar": "VALUE", "help": text}
     if setting.may_be_none:
         options["type"] = _none_or_text
@@ -173,8 +228,10 @@ def _add_setting(group: argparse._ArgumentGroup, setting: Setting, text: str) ->
         # `--env.NAME` alone means True.
         options |= {"nargs": "?", "const": "True"}
     flags = [f"--{setting.name}"]
+    if setting.name == TASKS[command]:
+        flags.append("--tasks")
     if setting.name in SHORT_FLAGS:
-        flags.insert(0, SHORT_FLAGS[setting.name])
+        flags.append(SHORT_FLAGS[setting.name])
     group.add_argument(*flags, **options)
 
 

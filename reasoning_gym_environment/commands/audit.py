@@ -1,4 +1,4 @@
-"""The command `audit TASK ...`: measure how reliable the verifier of a task is.
+"""The command `audit --tasks TASKS`: measure how reliable the verifier of a task is.
 
     items of the default config and of each level
       ├── their own answers ─────────────────────┐             ┌──> is it paid in full?
@@ -41,7 +41,7 @@ from ..utils.terminal import Output, Progress, check_file, positive, print_table
 from ..verification import eval_guards
 from ..verification.entries import right_answer
 from ..verification.questions import is_sound
-from .options import add_settings, check_tasks, task_settings
+from .options import SEED, add_settings, check_tasks, task_settings
 
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
@@ -122,26 +122,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     verdicts = ", ".join(VERDICTS)
     add = parser.add_argument
+    add_settings(parser, ["include_tasks", "exclude_tasks", "task_modules"], verb="audit")
     add(
-        "include_tasks",
-        nargs="*",
-        type=_task,
-        metavar="TASK",
-        help="names, patterns, category:NAME or all (default: all tasks)",
-    )
-    add_settings(parser, ["exclude_tasks", "task_modules"])
-    add(
-        "--items",
+        "--per-level",
         type=positive,
         default=30,
-        help="items of the default config, and of each level (default: 30)",
+        metavar="N",
+        help="items of the default config, and of each level (default: %(default)s)",
     )
-    add(
-        "--seed",
-        type=whole,
-        default=0,
-        help="another seed gives other items (default: 0)",
-    )
+    add("--seed", type=whole, default=SEED, help="another seed gives other items (default: %(default)s)")
     add("--json", metavar="FILE", help="also write all measurements as JSON")
     add(
         "--fail-on",
@@ -151,13 +140,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
     )
     return parser
-
-
-def _task(text: str) -> str:
-    """The name of a task. The empty text of a variable that is not set would be all tasks."""
-    if parse_names(text):
-        return text
-    raise argparse.ArgumentTypeError(f"expected the name of a task, got {text!r:.100}")
 
 
 def _audit(options: argparse.Namespace) -> dict[str, Any]:
@@ -170,7 +152,7 @@ def _audit(options: argparse.Namespace) -> dict[str, Any]:
     ) as tasks:
         results = []
         for task in Progress(tasks.names, "audit", unit="task"):
-            results.append(asyncio.run(audit(tasks, task, items=options.items, seed=options.seed)))
+            results.append(asyncio.run(audit(tasks, task, items=options.per_level, seed=options.seed)))
         return {"reasoning_gym_version": tasks.version, "tasks": results}
 
 

@@ -23,7 +23,7 @@ from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import path_name, positive, share, whole
 from .export_completions import write_cold_start, write_completions
 from .export_items import write_held_out, write_items
-from .options import ITEM_OPTIONS, add_settings, check_tasks
+from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +80,7 @@ def _add_items(kinds: Any) -> None:
     _add_count(parser)
     _add_format(parser)
     _add_draw(parser, complexity="random")
-    add_settings(parser, ITEM_OPTIONS)
+    add_settings(parser, ITEM_OPTIONS, verb="export")
 
 
 def _add_held_out(kinds: Any) -> None:
@@ -97,10 +97,12 @@ def _add_held_out(kinds: Any) -> None:
     defaults = {name: field.default for name, field in EvaluationSettings.model_fields.items()}
     add = parser.add_argument
     add(
-        "--eval-tasks",
+        "--tasks",
+        dest="eval_tasks",
         default=",".join(defaults["eval_tasks"]),
-        metavar="TASKS",
-        help="a number of tasks, all, or names (default: %(default)s)",
+        metavar="VALUE",
+        help="Tasks to export: a number of tasks, as in evaluate, or names, patterns and categories, or all "
+        "(default: %(default)s)",
     )
     add(
         "--per-task",
@@ -123,7 +125,7 @@ def _add_held_out(kinds: Any) -> None:
         metavar="NUMBER",
         help="0 (easiest level) to 1 (hardest), or none (reasoning-gym's default configs; the default)",
     )
-    add_settings(parser, ITEM_OPTIONS)
+    add_settings(parser, ITEM_OPTIONS[1:], verb="export")
 
 
 def _add_completions(kinds: Any, kind: str, summary: str, description: str) -> None:
@@ -163,7 +165,7 @@ def _add_cold_start(kinds: Any) -> None:
     )
     _add_count(parser)
     _add_draw(parser, complexity="0")
-    add_settings(parser, ITEM_OPTIONS)
+    add_settings(parser, ITEM_OPTIONS, verb="export")
 
 
 def _add_kind(
@@ -201,8 +203,8 @@ def _add_draw(parser: argparse.ArgumentParser, *, complexity: str) -> None:
     parser.add_argument(
         "--seed",
         type=whole,
-        default=42,
-        help="use another seed than the training run (default: 42)",
+        default=SEED,
+        help="use another seed than the training run (default: %(default)s)",
     )
 
 

@@ -1,27 +1,24 @@
 """The command `levels`: make a store of levels for a trainer, or show the levels in it.
 
-levels FILE --create --group-size 8 --tasks ...    ──> a new store, with every task at its lowest level
-levels FILE                                        ──> the level of each task now, and what was counted
+levels create FILE --group-size 8 --tasks ...    ──> a new store, with every task at its lowest level
+levels show FILE                                 ──> the level of each task now, and what was counted
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
-from ..errors import EnvironmentSetupError
 from ..integrations.curriculum_rows import DEFAULT_ROWS, new_store
 from ..sampling.level_store import LevelStore, StoreSummary
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, path_name, positive, print_table, share, whole
-from .options import ITEM_OPTIONS, add_settings, check_tasks, flag_of, refuse_unused, task_settings
-
-STORE_OPTIONS = ("group_size", "rows", "seed", "curriculum_target_accuracy")
+from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks, task_settings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,11 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError for a mistake in the arguments, a store that exists, or a missing store.
     """
     options = _parser().parse_args(arguments)
-    if options.create:
-        print(_create(options))
-    else:
-        refuse_unused("A look at a store", options, (*STORE_OPTIONS, *ITEM_OPTIONS))
-        _show(options)
+    options.run(options)
     return 0
 
 
@@ -42,50 +35,62 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env levels",
         description="A store of levels lets the difficulty follow the rewards in trainers that read their prompts from "
-        "a dataset: verl, SkyRL, TRL's asynchronous GRPO, prime-rl. Without --create: show the level of each task.",
+        "a dataset: verl, SkyRL, TRL's asynchronous GRPO, prime-rl.",
     )
-    add = parser.add_argument
-    add("path", metavar="FILE", type=path_name, help="the store, such as levels.sqlite")
-    add("--create", action="store_true", help="make a new store, in which every task is at its lowest level")
-    add("--json", action="store_true", help="print plain data as JSON")
-    store = parser.add_argument_group("with --create: the run")
-    store.add_argument(
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+    show = _add_kind(kinds, "show", _show, "Show the level of each task, and what was counted.")
+    show.add_argument("--json", action="store_true", help="print plain data as JSON")
+    create = _add_kind(kinds, "create", _create, "Make a new store, in which every task is at its lowest level.")
+    add = create.add_argument
+    add(
         "--group-size",
         type=positive,
-        default=argparse.SUPPRESS,
+        required=True,
         metavar="N",
-        help="completions of each prompt, as in the trainer's settings (needed)",
+        help="completions of each prompt, as in the trainer's settings",
     )
-    store.add_argument(
+    add(
         "--rows",
         type=positive,
-        default=argparse.SUPPRESS,
+        default=DEFAULT_ROWS,
         metavar="N",
         help="length of the dataset: at least the steps of the run times the prompts of a step "
         f"(default: {DEFAULT_ROWS:,})",
     )
-    store.add_argument("--seed", type=whole, default=argparse.SUPPRESS, help="seed of the items (default: 42)")
-    store.add_argument(
+    add("--seed", type=whole, default=SEED, help="seed of the items (default: %(default)s)")
+    add(
         "--curriculum-target-accuracy",
         type=share,
-        default=argparse.SUPPRESS,
+        default=0.7,
         metavar="SHARE",
-        help="share of right answers, above 0 and below 1, that each task should have (default: 0.7)",
+        help="share of right answers, above 0 and below 1, that each task should have (default: %(default)s)",
     )
-    add_settings(parser.add_argument_group("with --create: the items"), ITEM_OPTIONS)
+    add_settings(create, ITEM_OPTIONS)
     return parser
 
 
-def _create(options: argparse.Namespace) -> str:
-    """Make the store; returns a sentence about it."""
-    given: dict[str, Any] = {name: value for name, value in vars(options).items() if name in STORE_OPTIONS}
-    if "group_size" not in given:
-        raise EnvironmentSetupError(f"--create needs {flag_of('group_size')}, the completions of each prompt.")
+def _add_kind(
+    kinds: Any, kind: str, run: Callable[[argparse.Namespace], None], description: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(kind, help=description, description=description)
+    parser.set_defaults(run=run)
+    parser.add_argument("path", metavar="FILE", type=path_name, help="the store, such as levels.sqlite")
+    return parser
+
+
+def _create(options: argparse.Namespace) -> None:
     check_tasks(options)
     with library.stdout_to_stderr():
-        store = new_store(options.path, **given, **task_settings(options))
+        store = new_store(
+            options.path,
+            group_size=options.group_size,
+            rows=options.rows,
+            seed=options.seed,
+            curriculum_target_accuracy=options.curriculum_target_accuracy,
+            **task_settings(options),
+        )
     levels = store.levels()
-    return (
+    print(
         f"{store.path}: {len(levels)} tasks with {sum(levels.values())} levels, {store.settings.rows:,} rows, "
         f"{store.settings.group_size} completions each."
     )

@@ -1,20 +1,22 @@
-"""Options that several commands have, with one name and one meaning, and the refusal of options without effect.
+"""Options that several commands have, with one name and one meaning.
 
 An option that is a setting of the environment too has the setting's name, except for `--tasks` and `--exclude`.
 """
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Namespace, _ActionsContainer
+from argparse import SUPPRESS, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import EnvironmentSetupError
 from ..settings.components import TasksSettings
 from ..tasks.catalog import check_names
 from ..tasks.selectors import parse_names
 
 SHORT_FLAGS = {"include_tasks": "--tasks", "exclude_tasks": "--exclude"}
+
+SEED = 42
+"""The default seed of every command that makes items. It is also the default of the setting `seed`."""
 
 ITEM_OPTIONS = (
     "include_tasks",
@@ -33,18 +35,27 @@ def flag_of(setting: str) -> str:
     return SHORT_FLAGS.get(setting, f"--{setting.replace('_', '-')}")
 
 
-def add_settings(parser: _ActionsContainer, names: Iterable[str], **defaults: Any) -> None:
+def add_settings(parser: _ActionsContainer, names: Iterable[str], *, verb: str = "serve", **defaults: Any) -> None:
     """Add options for these settings of `Tasks`. Options without a value are missing in the result of the parser.
 
-    `defaults` are the defaults of the command that differ from the defaults of the settings.
+    `verb` says what the command does with the tasks. `defaults` are the defaults of the command that differ from the
+    defaults of the settings.
     """
     for name in names:
         field = TasksSettings.model_fields[name]
         default = defaults.get(name, field.default)
-        text = (field.description or "").replace("%", "%%")
+        text = (field.description or "").replace("%", "%%").replace("to serve", f"to {verb}")
         if default:
             text = f"{text.rstrip('.')} (default: {default})"
-        parser.add_argument(flag_of(name), dest=name, metavar="VALUE", default=SUPPRESS, help=text)
+        kind = task_names if name in SHORT_FLAGS else str
+        parser.add_argument(flag_of(name), dest=name, type=kind, metavar="VALUE", default=SUPPRESS, help=text)
+
+
+def task_names(text: str) -> str:
+    """The names of tasks. The empty text of a variable that is not set would be all tasks."""
+    if parse_names(text):
+        return text
+    raise ArgumentTypeError(f"expected the name of a task, got {text!r:.100}")
 
 
 def task_settings(options: Namespace) -> dict[str, Any]:
@@ -57,10 +68,3 @@ def check_tasks(options: Namespace) -> None:
     given = vars(options)
     names = parse_names(given.get("include_tasks")) + parse_names(given.get("exclude_tasks"))
     check_names(names, parse_names(given.get("task_modules")))
-
-
-def refuse_unused(kind: str, options: Namespace, names: Iterable[str]) -> None:
-    """Raise EnvironmentSetupError if the user has given one of the options `names`, which `kind` does not use."""
-    unused = [flag_of(name) for name in names if name in options]
-    if unused:
-        raise EnvironmentSetupError(f"{kind} does not use {', '.join(unused)}. Remove the option.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -28,7 +28,7 @@ from ..tasks.selectors import shortened
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
-from .options import add_settings, check_tasks, refuse_unused, task_settings
+from .options import SEED, add_settings, check_tasks, task_names, task_settings
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -41,65 +41,63 @@ LEGEND = (
 )
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
-LIST_OPTIONS = ("include_tasks", "exclude_tasks")
-ITEM_DEFAULTS: Mapping[str, Any] = {"complexity": None, "count": 1, "seed": 42}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List the tasks, or print items of the task that the arguments name; returns the exit code 0.
+    """List the tasks, or print items of the task that the first argument names; returns the exit code 0.
 
     Raises EnvironmentSetupError for a mistake in the arguments, or if the task makes no item.
     """
-    options = _parser().parse_args(arguments)
-    if options.name is None:
-        refuse_unused("Without NAME, the command", options, ITEM_DEFAULTS)
+    names_a_task = bool(arguments) and not arguments[0].startswith("-")
+    if names_a_task:
+        options = _items_parser().parse_args(arguments)
+        check_tasks(options)
+        _print_items(options)
+    else:
+        options = _list_parser().parse_args(arguments)
         check_tasks(options)
         _list_tasks(options)
-    else:
-        refuse_unused("With NAME, the command", options, LIST_OPTIONS)
-        check_tasks(argparse.Namespace(**{**task_settings(options), "include_tasks": options.name}))
-        _print_items(options)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _list_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
-        usage="%(prog)s [NAME] [options]",
-        description="Without NAME: list the tasks, with their levels of difficulty and the time to make an item. With "
-        "NAME: print items of this task as training draws them, with their config and their expected answer.",
+        description="List the tasks, with their levels of difficulty and the time to make an item. `reasoning-gym-env "
+        "tasks TASK` prints items of a task, and `reasoning-gym-env tasks TASK --help` lists its options.",
     )
-    add = parser.add_argument
-    add("name", metavar="NAME", nargs="?", help="print items of this task")
-    add("--json", action="store_true", help="print plain data as JSON")
-    add_settings(parser, ["task_modules"])
+    _add_common(parser)
+    add_settings(parser, ["include_tasks", "exclude_tasks"], verb="list")
+    return parser
 
-    listing = parser.add_argument_group("options for the list")
-    add_settings(listing, LIST_OPTIONS)
 
-    items = parser.add_argument_group("options for items, with NAME")
-    items.add_argument(
+def _items_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reasoning-gym-env tasks",
+        description="Print items of a task as training draws them, with their config and their expected answer.",
+    )
+    parser.add_argument("include_tasks", type=task_names, metavar="TASK", help="the task")
+    _add_common(parser)
+    parser.add_argument(
         "--complexity",
         type=share,
-        default=argparse.SUPPRESS,
         metavar="NUMBER",
         help="0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)",
     )
-    items.add_argument(
-        "--count",
-        type=positive,
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="number of items (default: 1)",
-    )
-    items.add_argument(
+    parser.add_argument("--count", type=positive, default=1, metavar="N", help="number of items (default: 1)")
+    parser.add_argument(
         "--seed",
         type=whole,
-        default=argparse.SUPPRESS,
+        default=SEED,
         metavar="N",
-        help="another seed gives other items (default: 42)",
+        help="another seed gives other items (default: %(default)s)",
     )
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print plain data as JSON")
+    add_settings(parser, ["task_modules"])
 
 
 # --- the list
@@ -182,25 +180,19 @@ def _print_items(options: argparse.Namespace) -> None:
 
 
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
-    _check_that_it_is_one_task(options)
-    chosen = {**ITEM_DEFAULTS, **vars(options)}
+    chosen = checked(TasksSettings, **task_settings(options))
+    names = discover(include=chosen.include_tasks, modules=chosen.task_modules).names
+    if len(names) > 1:
+        # This is found before any worker starts.
+        raise EnvironmentSetupError(f"Expected the name of one task; {options.include_tasks!r} is {shortened(names)}.")
     with Tasks(
-        options.name,
         **task_settings(options),
         # The command grades no answers, so verifiers that evaluate answers as code do no harm.
         allow_unguarded_tasks=list(eval_guards.unguarded_tasks()),
-        complexity_mode=chosen["complexity"],
+        complexity_mode=options.complexity,
     ) as tasks:
-        problems = islice(training_items(tasks, chosen["seed"]), chosen["count"])
+        problems = islice(training_items(tasks, options.seed), options.count)
         return [_record(problem) for problem in problems]
-
-
-def _check_that_it_is_one_task(options: argparse.Namespace) -> None:
-    """Raise EnvironmentSetupError for a pattern that matches several tasks, before any worker starts."""
-    chosen = checked(TasksSettings, **{**task_settings(options), "include_tasks": options.name})
-    names = discover(include=chosen.include_tasks, modules=chosen.task_modules).names
-    if len(names) > 1:
-        raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {shortened(names)}.")
 
 
 def _record(problem: PromptedProblem) -> dict[str, Any]:

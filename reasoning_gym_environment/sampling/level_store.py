@@ -294,7 +294,7 @@ class LevelStore:
         [(version,)] = self._database.execute("PRAGMA user_version").fetchall()
         if (application, version) != (APPLICATION, VERSION):
             raise EnvironmentSetupError(
-                f"{self.path}: expected a store of levels of this release, which `reasoning-gym-env levels --create` "
+                f"{self.path}: expected a store of levels of this release, which `reasoning-gym-env levels create` "
                 "makes."
             )
         values = {name: json.loads(value) for name, value in self._database.execute("SELECT * FROM settings")}
@@ -332,7 +332,7 @@ class LevelStore:
         if not self.path.exists():
             raise EnvironmentSetupError(
                 f"{self.path}: there is no such file. A run that continues needs the store that it began with. A new "
-                "run needs a new store with every task at its lowest level: `reasoning-gym-env levels --create`."
+                "run needs a new store with every task at its lowest level: `reasoning-gym-env levels create`."
             )
 
 

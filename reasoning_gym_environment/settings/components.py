@@ -123,11 +123,11 @@ class TasksSettings(BaseModel):
 
     # Tasks.
     include_tasks: Names = []
-    """Tasks to serve, by name (countdown), pattern (*_arithmetic) or category (category:math, category:logic,
-    category:games), as a list or separated by commas. all, or nothing: all tasks.
+    """Tasks to serve, or nothing for all tasks: names (countdown), patterns (*_arithmetic) and categories
+    (category:math), separated by commas. `reasoning-gym-env tasks` lists the tasks and their categories.
     """
     exclude_tasks: Names = []
-    """Tasks not to serve, by name, pattern or category, in the same form as the tasks to serve."""
+    """Tasks not to serve, in the same form."""
     task_weights: Annotated[dict[str, Weight], BeforeValidator(mapping_from_text)] = {}
     """How often training uses each task, relative to the other tasks, as a mapping, which is JSON on the command
     line: {"countdown": 2.0, "category:logic": 0.5}. The weight of all other tasks is 1.
@@ -146,9 +146,9 @@ class TasksSettings(BaseModel):
 
     # Difficulty.
     complexity_mode: Complexity = None
-    """How difficult the items are. none: reasoning-gym's default parameters. random: any level of difficulty that
-    the task has, all equally often. curriculum: each task becomes harder while the model answers it well, and
-    easier while it does not. A number from 0 (easiest) to 1 (hardest): always the level that is nearest to it.
+    """How difficult the items are: none (reasoning-gym's default parameters), random (all levels equally often),
+    curriculum (follows the model), or a number from 0 (easiest level) to 1 (hardest). With curriculum, each task
+    becomes harder while the model answers it well, and easier while it does not.
     """
 
     # Generating items.
@@ -161,8 +161,8 @@ class TasksSettings(BaseModel):
 
     # Prompts and the form of answers.
     answer_format: AnswerFormat = AnswerFormat.TAGS
-    """The form in which the prompt asks for the answer, and the only form in which an answer counts. tags: inside
-    <answer></answer>. boxed: inside \\boxed{}. text: everything after the thinking.
+    """Form of the answer: tags (inside <answer></answer>), boxed (inside \\boxed{}) or text (everything after the
+    thinking). The prompt asks for this form, and an answer counts in no other form.
     """
     system_prompt: TextOrFile = DEFAULT_PROMPT
     """The system message of every prompt: a text, or the path of a file with the text. default: a prompt that asks
@@ -216,13 +216,11 @@ class EvaluationSettings(TasksSettings):
 
     # Evaluation.
     eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
-    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), or all, names,
-    patterns and categories as in include_tasks.
+    """Tasks to evaluate: a number of tasks (eval_seed chooses which), or names, patterns and categories, or all. They
+    are among the tasks that include_tasks and exclude_tasks leave.
     """
     num_eval_samples_per_task: int = Field(5, ge=0)
-    """Questions for each evaluated task. They are held out, so training never uses them. With 0 there is no
-    evaluation.
-    """
+    """Held-out questions for each evaluated task, which training never uses. With 0 there is no evaluation."""
     eval_seed: int = 123
     """Seed of the held-out questions. The same seed and settings give the same questions."""
     eval_complexity: Annotated[float | None, _difficulty()] = None

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
@@ -44,6 +44,9 @@ LIMITS = {
 MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
 """Settings of LIMITS for which -1 means: the default, all, or no limit."""
 
+UNUSED = ("max_eval_workers", "custom_thinking_prompt", "rolling_buffer_length", "health_check")
+"""Settings of Atropos that are accepted and have no effect here."""
+
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 MAIN_FILE = "reasoning_gym_environment.py"
 DUMPS = "data_dumps"
@@ -54,7 +57,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-    # Sampling for training, and completions to ignore.
+    # Sampling for training.
     train_temperature: Parameter = Field(1.0, gt=0.0, le=2.0)
     """Sampling temperature of training. With another value than 1, configure the server to report log probabilities
     of the changed distribution, because servers report them for temperature 1 by default. With none, requests have no
@@ -119,7 +122,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     checkpoint_dir: str | None = Field(None, min_length=1)
     """Folder for the checkpoints of `serve`. Default: the checkpoint_dir with which the trainer has registered."""
 
-    # Atropos' settings, with validation.
+    # Groups and lengths.
     group_size: int = Field(4, ge=1)
     """Completions for each item. Training compares the rewards within such a group."""
     max_token_length: int = Field(2048, ge=1)
@@ -127,13 +130,71 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
     """
     total_steps: int = Field(1000, ge=-1)
-    """For `serve`, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, `serve`
-    says so at its end, with exit code 1. For `process`, the number of groups.
+    """For serve, the number of training steps; with -1, the trainer decides. If the trainer makes more steps, serve
+    says so at its end, with exit code 1. For process, the number of groups.
+    """
+    ensure_scores_are_not_same: bool = True
+    """Whether to drop groups whose scores are all equal. process keeps them."""
+    include_messages: bool = False
+    """Whether to send the conversation with the tokens. process does."""
+
+    # The model's tokenizer, and reasoning at a provider.
+    tokenizer_name: str = "NousResearch/DeepHermes-3-Llama-3-3B-Preview"
+    """Tokenizer of the model: a hub name or a local folder. It needs a chat template. Default for the commands: the
+    tokenizer of the model that openai.model_name names. Servers of type openai need none.
+    """
+    thinking_mode: bool = False
+    """Whether to request reasoning from a provider that separates it from the answer (openai servers)."""
+    reasoning_effort: str | None = None
+    """Effort of such reasoning: none, minimal, low, medium, high or xhigh."""
+    max_reasoning_tokens: int | None = Field(None, ge=1024, le=32000)
+    """Limit of such reasoning in tokens, for providers that support one."""
+
+    # Groups in progress, and the trainer.
+    max_num_workers: int = -1
+    """Groups in progress for all servers. With -1, max_num_workers_per_node for each server. There can be more with
+    min_batch_allocation.
+    """
+    max_num_workers_per_node: int = 8
+    """Groups in progress for each inference server."""
+    worker_timeout: float = 600
+    """Training requests that have no answer after this number of seconds fail. With -1, never."""
+    rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
+    """Address of the trajectory API (run-api)."""
+    batch_size: int = -1
+    """Sequences in a training batch. The number that the trainer registers replaces this value."""
+    max_batches_offpolicy: int = 3
+    """Batches that may wait in the queue of run-api before this environment pauses."""
+    min_batch_allocation: float | None = None
+    """Share of every batch that is reserved for this environment. Groups for this share start even if
+    max_num_workers groups are in progress.
     """
     inference_weight: float = Field(1.0, gt=0.0)
     """Weight of this environment among the environments that share a trainer."""
-    rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
-    """Address of the trajectory API (`run-api`)."""
+
+    # Evaluation during training.
+    steps_per_eval: int = 100
+    """Training steps between two evaluations of serve. With 0, serve does not evaluate."""
+    eval_handling: EvalHandlingEnum = EvalHandlingEnum.STOP_TRAIN
+    """Effect of an evaluation on training: STOP_TRAIN, LIMIT_TRAIN or NONE."""
+    eval_limit_ratio: float = 0.5
+    """With LIMIT_TRAIN: the share of the workers that continue training during an evaluation."""
+    data_dir_to_save_evals: str | None = None
+    """Folder for the results of evaluations. The same command resumes an evaluation that has a folder."""
+
+    # Files of groups, and wandb.
+    data_path_to_save_groups: str | None = None
+    """JSONL file for the groups that serve sends. process always writes such a file."""
+    use_wandb: bool = True
+    """Whether to log to wandb."""
+    wandb_name: str | None = None
+    """Name of the environment at run-api, and of the wandb run."""
+    num_rollouts_to_keep: int = 32
+    """Groups in the table train/rollouts."""
+    num_rollouts_per_group_for_logging: int = 1
+    """Rollouts of each group in the table train/rollouts. With -1, all of them."""
+    min_items_sent_before_logging: int = 2
+    """Log a step only after this many groups were sent."""
 
     @property
     def train_sampling(self) -> dict[str, Any]:
@@ -270,16 +331,28 @@ class Server(APIServerConfig):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the API key."""
+    model_name: str = "default"
+    """The name under which the server has the model."""
+    server_type: Literal["openai", "trl", "sglang", "vllm"] = "openai"
+    """Type of the server: vllm, sglang or openai. serve needs vllm or sglang, because it needs token ids."""
     base_url: str | None = Field("", pattern="^(https?://|$)")
-    """Base URL for the server."""
+    """Address of the server. It usually ends in /v1."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key. Default for openai servers: OPENAI_API_KEY."""
+    api_key: str | None = ""
+    """API key of the server. Prefer api_key_env."""
+    tokenizer_name: str = "none"
+    """Tokenizer of the server's model. With none, the tokenizer is env.tokenizer_name."""
     timeout: int = Field(1200, ge=1)
     """Requests that take longer than this number of seconds fail and are retried."""
     num_max_requests_at_once: int = Field(512, ge=1)
-    """Maximum number of concurrent requests."""
+    """Largest number of training requests in progress at the same time."""
     num_requests_for_eval: int = Field(64, ge=1)
-    """Maximum number of concurrent requests for evaluation."""
+    """Largest number of evaluation requests in progress at the same time."""
+    n_kwarg_is_ignored: bool = False
+    """Whether the server makes a single completion for each request, whatever `n` says. The first request usually
+    finds this out.
+    """
 
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:

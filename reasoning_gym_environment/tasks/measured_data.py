@@ -2,7 +2,7 @@
 
     levels.json            the levels of each task, and its excluded levels                   benchmarks/facts
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
-    names.json             tasks with their categories, and settings               docs/make_configuration.py
+    names.json             tasks with their categories, and settings               docs/make_reference.py
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
 facts. The levels of levels.json also serve another release, as far as its configs validate.
@@ -62,7 +62,7 @@ def load_facts(version: str) -> Mapping[str, TaskFacts]:
 def categories_in_file(version: str) -> dict[str, str]:
     """The category of each task of this release of reasoning-gym; empty if the packaged names are of another release.
 
-    docs/make_configuration.py writes the file.
+    docs/make_reference.py writes the file.
     """
     document = packaged("names.json")
     categories: dict[str, str] = document["tasks"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import sys
 import warnings
@@ -149,14 +150,41 @@ def test_the_log_has_the_settings_that_are_not_the_defaults_with_their_values(ru
     assert all(setting in line for setting in changed.split(", ")), line
 
 
-def test_help_shows_every_setting_with_the_default_of_the_command(run: Run, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setenv("COLUMNS", "10000")
-    with pytest.raises(SystemExit, match="0"):
-        run("process --help --env.seed x")
-    assert not Probe.made, "nothing is run"
-    shown = capsys.readouterr().out
-    assert all(f"--{setting.name} " in shown for setting in settings_of(Probe))
+def test_help_shows_ten_settings_and_help_all_every_setting_that_has_an_effect(
+    run: Run, monkeypatch: Any, capsys: Any
+) -> None:
+    def settings_in_help(flag: str, columns: int) -> tuple[list[str], str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit, match="0"):
+            run(f"process {flag} --env.seed x")
+        assert not Probe.made, "nothing is run"
+        shown = capsys.readouterr().out
+        return re.findall(r"^  --((?:env|openai)\.\w+) ", shown, re.MULTILINE), shown
+
+    first, shown = settings_in_help("--help", 80)
+    assert len(first) == 10 and {"openai.base_url", "env.group_size"} < set(first)
+    assert len(shown.splitlines()) < 50, "one screen"
+    assert "Completions for each item (default: 8)" in shown
+    every, shown = settings_in_help("--help-all", 10000)
+    without_effect = {"env.max_eval_workers", "env.custom_thinking_prompt"}
+    without_effect |= {"openai.rolling_buffer_length", "openai.health_check"}
+    assert {*every, *without_effect, "slurm", "testing"} == {setting.name for setting in settings_of(Probe)}
     assert "(default: data/reasoning_gym.jsonl)" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "means"),
+    [
+        ("serve", "tasks", ["include_tasks"]),
+        ("evaluate", "tasks", ["eval_tasks"]),
+        ("process", "exclude", ["exclude_tasks"]),
+    ],
+)
+def test_tasks_and_exclude_have_the_short_names_of_the_other_commands(
+    command: str, name: str, means: list[str], run: Run
+) -> None:
+    config = run(f"{command} --{name} gcd,lcm")["config"]
+    assert [getattr(config, setting) for setting in means] == [["gcd", "lcm"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -169,7 +197,7 @@ def test_a_config_that_only_config_init_names_has_flags_help_and_validation(
     assert refused(f"{command} --env.bonus 7", ReturnsOwnConfig)[0].startswith("env.bonus: Input should be less than")
     monkeypatch.setenv("COLUMNS", "10000")
     with pytest.raises(SystemExit, match="0"):
-        run(f"{command} --help", ReturnsOwnConfig)
+        run(f"{command} --help-all", ReturnsOwnConfig)
     assert "Reward of a short answer (default: 0.25)" in capsys.readouterr().out
 
 

@@ -72,7 +72,9 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
     monkeypatch.setattr(audit, "LEVEL_S", 3600.0)
     fail_on = ["--fail-on", "broken,missing-items"]
     target = tmp_path / "audit.json"
-    found = audited("chain_sum", *names, "--task-modules", module, *fail_on, target=target, code=1)
+    found = audited(
+        "--tasks", ",".join(["chain_sum", *names]), "--task-modules", module, *fail_on, target=target, code=1
+    )
     verdicts = {task: result["verdict"] for task, result in found.items()}
     assert verdicts == {
         "chain_sum": "sound",
@@ -100,7 +102,7 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
 
 @pytest.mark.slow
 def test_a_verifier_that_raises_in_the_sandbox_is_reported_with_its_exception(module: str, tmp_path: Path) -> None:
-    arguments = ("own_broken", "--task-modules", module, "--items", "2")
+    arguments = ("--tasks", "own_broken", "--task-modules", module, "--per-level", "2")
     found = audited(*arguments, target=tmp_path / "audit.json")
     assert "NameError: name 'expected' is not defined" in found["own_broken"]["faults"]["raises"][0]
 
@@ -114,7 +116,7 @@ async def test_the_audit_stops_to_make_items_of_a_level_that_takes_too_long(monk
 
 @pytest.mark.usefixtures("in_process_workers")
 def test_a_copy_of_the_question_that_is_right_on_most_items_is_named(tmp_path: Path) -> None:
-    found = audited("string_insertion", "--items", "10", target=tmp_path / "audit.json")
+    found = audited("--tasks", "string_insertion", "--per-level", "10", target=tmp_path / "audit.json")
     assert "a copy of the question's last lines" in found["string_insertion"]["faults"]["pays-without-work"][0]
 
 
@@ -167,16 +169,16 @@ def test_a_closed_pipe_costs_no_measurements(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(audit, "print_table", closed)
     target = tmp_path / "audit.json"
     with pytest.raises(BrokenPipeError):
-        main(["chain_sum", "gcd", "--exclude", "gc*", "--items", "1", "--json", str(target)])
+        main(["--tasks", "chain_sum,gcd", "--exclude", "gc*", "--per-level", "1", "--json", str(target)])
     [result] = json.loads(target.read_text())["tasks"]
     assert result["verdict"] == "sound"
 
 
 def test_mistakes_are_refused_before_anything_is_measured() -> None:
     for arguments, message in (
-        (["chain_summ"], "Did you mean chain_sum"),
+        (["--tasks", "chain_summ"], "Did you mean chain_sum"),
         (["--exclude", "chain_summ"], "Did you mean chain_sum"),
-        (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
+        (["--tasks", "chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)

@@ -100,9 +100,9 @@ EMPTY = [
     ["report", "samples.jsonl", "--output="],
     ["export", "sft", "", "--to=out"],
     ["export", "sft", "samples.jsonl", "--to="],
-    ["audit", ""],
-    ["audit", "gcd", " , "],
-    ["audit", "gcd", "--json="],
+    ["audit", "--tasks="],
+    ["audit", "--exclude", " , "],
+    ["audit", "--tasks", "gcd", "--json="],
     ["tasks", ""],
     ["grade-server", "--token-env="],
 ]
@@ -140,14 +140,21 @@ def numeric_options() -> Iterator[tuple[str, argparse.Action]]:
     for name, command in cli.COMMANDS.items():
         if command.target == cli.ATROPOS:
             continue
-        module, _, function = command.target.partition(":")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(argparse.ArgumentParser, "parse_args", capture)
-            with pytest.raises(Captured) as captured:
-                getattr(importlib.import_module(f"reasoning_gym_environment.{module}"), function)([])
-        for action in actions_of(captured.value.args[0]):
-            if action.type is not None and isinstance(action.type("1"), int | float):
-                yield name, action
+        # `tasks TASK` has options of its own.
+        for words in ([], ["gcd"]) if name == "tasks" else ([],):
+            for action in actions_of(parser_of(command.target, words)):
+                if action.type is not None and isinstance(action.type("1"), int | float):
+                    yield name, action
+
+
+def parser_of(target: str, words: list[str]) -> argparse.ArgumentParser:
+    module, _, function = target.partition(":")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", capture)
+        with pytest.raises(Captured) as captured:
+            getattr(importlib.import_module(f"reasoning_gym_environment.{module}"), function)(words)
+    parser: argparse.ArgumentParser = captured.value.args[0]
+    return parser
 
 
 def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -168,7 +175,7 @@ OPTIONS = [pytest.param(action, id=f"{name} {action.dest}") for name, action in 
 
 def test_the_numeric_options_are_found() -> None:
     names = {parameter.id for parameter in OPTIONS}
-    assert {"report max_rollouts", "audit items", "grade-server deadline_s", "export count", "openenv port"} <= names
+    assert {"report max_rollouts", "audit per_level", "tasks count", "export count", "openenv port"} <= names
 
 
 @pytest.mark.parametrize("action", OPTIONS)

@@ -80,7 +80,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
     made = {}
     chosen: dict[str, tuple[str, ...]] = {
         "train": ("items", "--count", str(ITEMS), "--complexity", "none"),
-        "eval": ("held-out", "--eval-tasks", "all", "--per-task", "1"),
+        "eval": ("held-out", "--per-task", "1"),
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "SandboxGrader", InProcessGrader)

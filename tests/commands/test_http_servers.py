@@ -35,7 +35,7 @@ def test_the_servers_start_with_the_defaults_of_their_help(
         getattr(http_servers, command)(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "A right answer always earns 1 (default: exact)" in text
-    assert ("nearest to it (default: curriculum)" in text) == (complexity_mode is not None)
+    assert ("while it does not (default: curriculum)" in text) == (complexity_mode is not None)
 
 
 def test_a_port_that_is_in_use_or_no_port_is_a_sentence() -> None:

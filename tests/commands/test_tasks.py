@@ -22,17 +22,15 @@ def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureF
 
 def test_items_are_of_one_task() -> None:
     for pattern, matches in (("*_sum", "chain_sum, decimal_chain_sum"), ("*", "ab, .*, arc_1d and 100 more")):
-        with pytest.raises(EnvironmentSetupError, match=rf"name of one task.* matches {matches}\."):
+        with pytest.raises(EnvironmentSetupError, match=rf"name of one task.* is {matches}\."):
             main([pattern])
 
 
-def test_an_option_that_has_no_effect_is_refused() -> None:
-    for arguments, message in (
-        (["--complexity", "0"], "Without NAME, the command does not use --complexity"),
-        (["chain_sum", "--tasks", "gcd"], "With NAME, the command does not use --tasks"),
-    ):
-        with pytest.raises(EnvironmentSetupError, match=message):
+def test_an_option_that_has_no_effect_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--complexity", "0"], ["chain_sum", "--tasks", "gcd"]):
+        with pytest.raises(SystemExit, match="2"):
             main(arguments)
+        assert f"unrecognized arguments: {' '.join(arguments[-2:])}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process_workers")

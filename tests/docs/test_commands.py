@@ -17,9 +17,9 @@ from testing.report_samples import write_dump, write_results
 from .test_pages import PAGES, ROOT
 
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
-TO_THEIR_END = re.compile(r"(tasks|report|audit chain_sum)\b.*")
+TO_THEIR_END = re.compile(r"(tasks|report|audit --tasks chain_sum)\b.*")
 """The other audits take minutes, and the demo has tests of its own."""
-SLOW = re.compile(r"tasks( [^-].*)?|audit chain_sum .*")
+SLOW = re.compile(r"tasks( [^-].*)?|audit --tasks chain_sum.*")
 US = "reasoning_gym_environment"
 FORMS = ["reasoning-gym-env ", *(f"python {form} " for form in (f"-m {US}", f"{US}.py", f"{US}/{US}.py"))]
 

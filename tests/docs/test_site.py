@@ -1,4 +1,4 @@
-"""The documentation site (its links, its pages of commands, its API reference), and the workflows of GitHub."""
+"""The documentation site (its links, its search, its API reference), and the workflows of GitHub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 LINKS = [
-    ("docs/sizing.md", "[settings](configuration.md#servers)", "[settings](configuration.md#servers)"),
+    ("docs/sizing.md", "[settings](reference.md#servers)", "[settings](reference.md#servers)"),
     ("docs/sizing.md", "[servers](#servers)", "[servers](#servers)"),
     ("docs/sizing.md", "[a host](https://example.com/README.md)", "[a host](https://example.com/README.md)"),
     ("docs/sizing.md", "[start](../README.md#install)", "[start](index.md#install)"),
@@ -32,8 +32,8 @@ LINKS = [
     ("docs/sizing.md", "`[` and [trl.md](trl.md)", "`[` and [Training with TRL](trl.md)"),
     ("docs/sizing.md", "[lost](lost.md)", "[lost](lost.md)"),
     ("docs/sizing.md", "[lost](../lost.md)", "[lost](../lost.md)"),
-    ("docs/commands/serve.md", "[settings](../configuration.md)", "[settings](../configuration.md)"),
-    ("docs/commands/serve.md", "[start](../../README.md)", "[start](../index.md)"),
+    ("docs/report/notes.md", "[settings](../reference.md)", "[settings](../reference.md)"),
+    ("docs/report/notes.md", "[start](../../README.md)", "[start](../index.md)"),
     ("README.md", "[sizing](docs/sizing.md#what-limits)", "[sizing](sizing.md#what-limits)"),
     ("README.md", "[changes](CHANGELOG.md)", "[changes](changelog.md)"),
     ("README.md", '<img src="docs/real_model.png">', '<img src="real_model.png">'),
@@ -45,11 +45,6 @@ LINKS = [
 @pytest.fixture(scope="module")
 def hooks() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "site_hooks.py"))
-
-
-@pytest.fixture(scope="module")
-def command_pages() -> dict[str, Any]:
-    return runpy.run_path(str(DOCS / "make_commands.py"))
 
 
 @pytest.mark.parametrize(("source", "written", "expected"), LINKS)
@@ -68,11 +63,6 @@ def test_a_list_has_the_form_that_python_markdown_needs(hooks: dict[str, Any]) -
     unordered = ["<ul>", "first", "second", "<ul>", "a", "</ul>", "</ul>"]
     ordered = ["<ol>", "start", "<ul>", "a", "</ul>", "end", "</ol>"]
     assert outline == unordered + ordered
-
-
-def test_the_pages_of_the_commands_are_what_their_help_says(command_pages: dict[str, Any]) -> None:
-    # If this fails: python docs/make_commands.py
-    assert command_pages["written"]() == command_pages["pages"]()
 
 
 @pytest.mark.parametrize("name", ["checks.yml", "slow-tests.yml"])
@@ -113,5 +103,5 @@ async def test_search_works_in_pages_that_are_opened_as_files(site: Path) -> Non
     program = find_browser()
     assert program is not None, "This test needs a browser: apt-get install chromium"
     async with browser(program) as page:
-        await page.open(f"{(site / 'commands' / 'serve.html').as_uri()}?q=curriculum", width=1400)
+        await page.open(f"{(site / 'reference.html').as_uri()}?q=curriculum", width=1400)
         await page.until("document.querySelectorAll('.md-search-result__item').length > 5")

@@ -80,7 +80,7 @@ def main() -> None:
         right = {task: least_for_right_answers(tasks, task) for task in tasks.names}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = audit.main([names.split(",")[0], "--task-modules", MODULE, "--items", "5"])
+        code = audit.main(["--tasks", names.split(",")[0], "--task-modules", MODULE, "--per-level", "5"])
     results = {"tasks": found, "served": served, "excluded": excluded, "right": right}
     results |= {"audit_code": code, "audit": printed.getvalue()}
     sys.stdout.write("\n" + json.dumps(results) + "\n")

@@ -157,34 +157,32 @@ def test_the_command_makes_a_store_and_shows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "levels.sqlite")
-    arguments = ["--create", "--tasks", "chain_sum,leg_counting", "--group-size", "2", "--rows", "100"]
-    assert levels.main([path, *arguments]) == 0
+    arguments = ["--tasks", "chain_sum,leg_counting", "--group-size", "2", "--rows", "100"]
+    assert levels.main(["create", path, *arguments]) == 0
     assert "2 tasks with" in capsys.readouterr().out
     rows = CurriculumRows(path)
     for number in range(10):
         for _ in range(2):
             report(rows[number].fields, 1.0)
     report(rows[10].fields, None)
-    assert levels.main([path]) == 0
+    assert levels.main(["show", path]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"chain_sum +\d+ +\d+ +\d+ +\d+ +1\.00", shown)
     assert "rows read: 11, of which 10 have all their rewards" in shown
     assert "without a score: 1" in shown
-    assert levels.main([path, "--json"]) == 0
+    assert levels.main(["show", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["complete"] == 10
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--create"], "--create needs --group-size"),
-        (["--create", "--group-size", "2", "--curriculum-target-accuracy", "0"], "curriculum_target_accuracy"),
-        (["--create", "--group-size", "2", "--curriculum-target-accuracy", "1"], "curriculum_target_accuracy"),
-        (["--create", "--group-size", "2", "--tasks", "chain_sun"], "Did you mean chain_sum"),
-        (["--group-size", "2"], "does not use --group-size"),
-        ([], "no such file"),
+        (["create", "--group-size", "2", "--curriculum-target-accuracy", "0"], "curriculum_target_accuracy"),
+        (["create", "--group-size", "2", "--curriculum-target-accuracy", "1"], "curriculum_target_accuracy"),
+        (["create", "--group-size", "2", "--tasks", "chain_sun"], "Did you mean chain_sum"),
+        (["show"], "no such file"),
     ],
 )
 def test_mistakes_in_the_arguments_are_named(tmp_path: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(EnvironmentSetupError, match=message):
-        levels.main([str(tmp_path / "levels.sqlite"), *arguments])
+        levels.main([*arguments, str(tmp_path / "levels.sqlite")])

@@ -154,7 +154,7 @@ def test_threads_of_a_process_write_in_turn(store: LevelStore) -> None:
 
 
 def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: LevelStore) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"no such file.*levels --create"):
+    with pytest.raises(EnvironmentSetupError, match=r"no such file.*levels create"):
         LevelStore(tmp_path / "missing.sqlite")
     assert not (tmp_path / "missing.sqlite").exists()
     with pytest.raises(EnvironmentSetupError, match="the file exists"):
@@ -165,7 +165,7 @@ def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: Leve
         LevelStore(text)
     other = tmp_path / "other.sqlite"
     sqlite3.connect(other).execute("CREATE TABLE x (y)")
-    with pytest.raises(EnvironmentSetupError, match="levels --create"):
+    with pytest.raises(EnvironmentSetupError, match="levels create"):
         LevelStore(other)
     store.path.unlink()
     with pytest.raises(EnvironmentSetupError, match="no such file"):

@@ -1,4 +1,4 @@
-"""What the settings may be, and what is refused. Their defaults are those of docs/configuration.md (tests/docs)."""
+"""What the settings may be, and what is refused. Their defaults are those of docs/reference.md (tests/docs)."""
 
 from __future__ import annotations
 

@@ -116,13 +116,13 @@ SERVER = "--openai.server_type openai --openai.base_url {url} --openai.model_nam
 SMALL = f"{SERVER} --env.include_tasks chain_sum --env.eval_tasks all --env.use_wandb False --env.total_steps 2"
 CALLS = {
     "tasks": ("tasks countdown", "countdown (games)"),
-    "audit": ("audit chain_sum --items 2", "sound"),
+    "audit": ("audit --tasks chain_sum --per-level 2", "sound"),
     "process": (f"process {SMALL}", "2 groups are in "),
     "evaluate": (f"evaluate {SMALL}", "Planned: 5 requests"),
     "report": ("report sample_run -o report.html", "report.html"),
     "export": ("export sft sample_run/data_dumps --to exported", "rows of"),
     "export held-out": ("export held-out --tasks chain_sum --to held_out", "5 held-out questions"),
-    "levels": ("levels levels.sqlite --create --tasks chain_sum --group-size 8", "1 tasks with"),
+    "levels": ("levels create levels.sqlite --tasks chain_sum --group-size 8", "1 tasks with"),
 }
 """A call of each command that ends, and a part of what it prints. `{url}` is the address of an inference server."""
 SERVERS = {"serve", "grade-server", "openenv"}
