@@ -1,4 +1,4 @@
-# serve, evaluate, process, grade-server and all other commands: docs/containers.md
+# serve, evaluate, process, grade-server and all other commands: docs/sizing.md
 FROM python:3.11-slim
 
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1

@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 RENAMED = {
     "README.md": "index.md",
-    "docs/README.md": "documentation.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
@@ -61,7 +60,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are not files of `docs/`, or have another name there."""
-    files.remove(files.src_uris["README.md"])
     for name, page in RENAMED.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
     for module in API_TITLES:

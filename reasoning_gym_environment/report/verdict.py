@@ -108,7 +108,7 @@ def _without_signal(run: LoadedRun) -> Sign | None:
         return None
     return Sign(
         f"None of its {count:,} dumped groups has a signal: the rewards of each group are equal, so the trainer learns "
-        "nothing from them. See docs/cold_start.md."
+        "nothing from them. See docs/prompts.md."
     )
 
 

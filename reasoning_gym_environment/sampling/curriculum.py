@@ -25,7 +25,7 @@ downward move, or when the mean reward is as far below the target. The sequentia
 increases its window in the same way, fast until the first loss. The climbs of a task that is at its target cost one or
 two false moves in 300 groups, which the rate of the test leaves room for. A higher target needs more groups, so that a
 task at its target is unlikely to have all of them right (`climbing_groups`).
-docs/learning_signal.md has figures of both.
+docs/difficulty_and_sampling.md has figures of both.
 
 **A level without items.** An item that is too long or too slow comes from an easier level, and its rewards are no
 evidence about the level of the task. If UNMADE_ITEMS items in a row cannot be made at the level of the task, the task

@@ -212,7 +212,7 @@ def unreadable(groups: Sequence[ScoredGroup]) -> Sign | None:
     newest = f" Newest: {printable(examples[-1], EXAMPLE_CHARS)!r}." if examples else ""
     return Sign(
         f"{share:.0%} of {_completions(groups):,} completions have no readable answer.{newest} If the model writes "
-        "answers in another form than answer_format, see docs/prompts.md, otherwise docs/cold_start.md."
+        "answers in another form than answer_format, or has not learned this form, see docs/prompts.md."
     )
 
 
@@ -223,7 +223,7 @@ def cut_off(groups: Sequence[ScoredGroup]) -> Sign | None:
         return None
     return Sign(
         f"{share:.0%} of {_completions(groups):,} completions were cut off at their limit of tokens. Raise "
-        "max_token_length, and the context length of the server, or see docs/cold_start.md."
+        "max_token_length, and the context length of the server, or see docs/troubleshooting.md."
     )
 
 
@@ -255,7 +255,7 @@ def one_answer(groups: Sequence[ScoredGroup]) -> Sign | None:
         return None
     return Sign(
         f"{share:.0%} of the answers, to {len(items)} different questions of {len(tasks)} tasks, are "
-        f"{printable(given[-1].text, EXAMPLE_CHARS)!r}, and {right:.0%} of them are right. See docs/cold_start.md."
+        f"{printable(given[-1].text, EXAMPLE_CHARS)!r}, and {right:.0%} of them are right. See docs/troubleshooting.md."
     )
 
 
@@ -313,7 +313,7 @@ def nothing_sent(window: Window, waits_for: str, *, is_stalled: bool) -> Sign | 
         endings = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in window.not_sent.most_common())
         text += (
             f" {count} groups ended: {endings}. The trainer can learn only from groups whose rewards differ: see "
-            "docs/cold_start.md."
+            "docs/troubleshooting.md."
         )
     return Sign(text)
 
@@ -331,7 +331,7 @@ def stuck_tasks(by_task: Mapping[str, Sequence[ScoredGroup]], excluded: Sequence
         return None
     return Sign(
         f"No answer was right in the last {LEAST_STUCK_GROUPS} groups or more of {shortened(stuck, MOST_NAMED)}, at "
-        "the lowest level. Such groups teach nothing: see docs/cold_start.md, or exclude these tasks.",
+        "the lowest level. Such groups teach nothing: see docs/troubleshooting.md, or exclude these tasks.",
         stuck,
         f"--env.exclude_tasks {','.join([*excluded, *stuck])}",
     )

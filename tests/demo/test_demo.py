@@ -14,6 +14,7 @@ import pytest
 from examples.demo.learner import Checks
 from examples.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, print_summary
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from testing.readme import DEMO_OUTPUT, is_printed
 from testing.support import PATIENCE_S, running, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,9 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
     checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
     assert checked and (int(checked[1]), int(checked[2])) == (2 * GROUPS_PER_BATCH * GROUP_SIZE, 2 * GROUPS_PER_BATCH)
     assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 4  # of all and of three tasks
+    # Two steps neither reach the limit that the README names, nor teach the model anything.
+    shown = [line for line in DEMO_OUTPUT.splitlines() if not re.search("limit of|learned|training: step", line)]
+    assert len(shown) > 5 and [line for line in shown if not is_printed(line, text)] == []
     assert list(Path(marker).glob("*.jsonl"))
     assert not processes_mentioning(marker)
 

@@ -13,7 +13,7 @@ import pytest
 from .test_pages import DOCS, ROOT
 
 PACKAGE = ROOT / "reasoning_gym_environment"
-PAGES = ("troubleshooting.md", "cold_start.md")
+PAGES = ("troubleshooting.md", "prompts.md")
 BOLD = re.compile(r"\*\*[^*]+\*\*")
 ITALICS = re.compile(r"\*([^*\s][^*]*)\*")
 LOG_LINE = re.compile(r"^(?:WARNING|ERROR|INFO) +(?:ALARM \w+: )?(.+)$", re.MULTILINE)

@@ -15,6 +15,7 @@ import pytest
 
 import reasoning_gym_environment
 from testing.mock_dialects import ThreadedMockServer
+from testing.readme import COMMANDS_WITH_OUTPUT, is_printed
 from testing.support import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,14 +117,23 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
         assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
+# --- the commands of the README, and what they print
+
+
 @pytest.mark.slow
-def test_the_first_steps_run_as_they_stand(tmp_path: Path, adding_server: ThreadedMockServer) -> None:
-    [steps] = re.findall(r"^```bash\n(.*?)^```", (DOCS / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    environment = child_environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    script = steps.replace("http://localhost:9004/v1", adding_server.base_url)
+@pytest.mark.parametrize(("commands", "output"), COMMANDS_WITH_OUTPUT, ids=["evaluate", "process"])
+def test_a_command_of_the_readme_prints_what_stands_below_it(
+    commands: str, output: str, tmp_path: Path, adding_server: ThreadedMockServer
+) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = child_environment(PATH=path, API_KEY="secret", WANDB_MODE="offline")
+    script = commands.replace("https://api.example.com/v1", adding_server.base_url)
+    # The questions of all tasks take minutes.
+    script = script.replace("--tasks all", "--tasks simple_equations,spell_backward --per-task 2")
+    script = script.replace("--env.complexity_mode random", "--tasks chain_sum --env.complexity_mode 0")
     done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "chain_sum (arithmetic)" in done.stdout and "4 groups are in data_dumps/groups.jsonl" in done.stderr
-    assert "Show them with: `reasoning-gym-env report results/first-steps -o report.html`" in done.stderr
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "first-steps" in page and "chain_sum" in page
+    for line in output.splitlines():
+        assert is_printed(line, done.stdout + done.stderr), (line, done.stdout, done.stderr)
+    if "report.html" in commands:
+        assert "simple_equations" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -28,7 +28,6 @@ LINKS = [
     ("docs/sizing.md", "[`env.py`](../reasoning_gym_environment/env.py)", "`reasoning_gym_environment/env.py`"),
     ("docs/sizing.md", "[the search](../benchmarks/audit)", "the search (`benchmarks/audit`)"),
     ("docs/sizing.md", "[trl.md](trl.md)", "[Training with TRL](trl.md)"),
-    ("docs/sizing.md", "[all pages](README.md)", "[all pages](documentation.md)"),
     ("docs/sizing.md", "`[` and [trl.md](trl.md)", "`[` and [Training with TRL](trl.md)"),
     ("docs/sizing.md", "[lost](lost.md)", "[lost](lost.md)"),
     ("docs/sizing.md", "[lost](../lost.md)", "[lost](../lost.md)"),
