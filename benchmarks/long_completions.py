@@ -39,10 +39,10 @@ import msgspec
 from transformers import AutoTokenizer
 
 from benchmarks.run_parts.canned_server import DIALECTS, completion_ids
-from benchmarks.run_parts.process_table import with_descendants
 from benchmarks.run_parts.serving import Serving, Setup, save_word_tokenizer, serving
 from benchmarks.run_parts.trainer import GROUP_SIZE
 from reasoning_gym_environment.inference.server_types import Choices, Lists
+from testing.process_table import with_descendants
 
 TOKENS = (256, 1024, 4096, 32768)
 SAMPLED = 4_000_000

@@ -26,6 +26,7 @@ from reasoning_gym_environment.records import VerdictStatus
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
+from testing.process_table import proportional_mb, with_descendants
 
 GROUP_SIZE = 12
 SHARED_SIZE = 8
@@ -69,7 +70,7 @@ async def measure_costs(groups: Sequence[Group], num_workers: int) -> dict[str, 
         used, began = sum(map(processor_s, pids)), time.perf_counter()
         await asyncio.gather(*map(run, groups))
         wall, used = time.perf_counter() - began, sum(map(processor_s, pids)) - used
-        memory = max(map(memory_mb, pids))
+        memory = max(map(proportional_mb, pids))
     finally:
         await grader.close()
     return {
@@ -135,13 +136,7 @@ async def measure_shared(groups: Sequence[Group], rounds: int) -> list[dict[str,
 
 def processor_s(pid: int) -> float:
     """Of a worker and the children that it has collected."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_mb(pid: int) -> float:
-    """Proportional set size."""
-    return int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Pss:")[1].split()[0]) / 1024
+    return with_descendants(pid)[0].cpu_s
 
 
 async def measure_equality(grader: SandboxGrader, groups: Sequence[Group]) -> dict[str, Any]:

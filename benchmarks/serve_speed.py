@@ -46,12 +46,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tqdm import tqdm
 
-from benchmarks.run_parts.process_table import proportional_mb, with_descendants
 from benchmarks.run_parts.serving import Serving, Setup, serving
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladders
 from reasoning_gym_environment.verification.grade import grade
+from testing.process_table import proportional_mb, with_descendants
 
 MODES = ("none", "random")
 WARM = 0.1

@@ -26,7 +26,7 @@ from testing.inference_server import Generation, GenerationRequest, InferenceSer
 from .model import Trainer, Transformer
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny_model"
-"""Tokenizer and initial weights, as a checkpoint of Hugging Face's; made by benchmarks/facts/make_warm_start.py."""
+"""Tokenizer and initial weights, as a checkpoint of Hugging Face's; made by warm_start.py."""
 
 MOST_AT_ONCE = 128
 """Sequences that are sampled together. More are hardly faster, and delay the first of them."""

@@ -5,8 +5,7 @@
       ├── constants, frequent answers, garbage ──┼── sandbox ──┼──> does one answer without work pay on most items?
       └── copies of the question ────────────────┘             └──> does the verifier raise an exception?
 
-Use it for a dataset of your own, or for another release of reasoning-gym. `benchmarks/audit/search.py`, in a checkout,
-searches for more answers that a learner could find.
+Use it for a dataset of your own, or for another release of reasoning-gym.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     questions of TASKS ──> phrases that many questions contain ──> tokenizer: bytes, tags, phrases
     questions, answers (most of them wrong) ──> supervised training ──> weights
 
-    python benchmarks/facts/make_warm_start.py            # levels 0 to 2, into examples/demo: a quarter of an hour
-    python benchmarks/facts/make_warm_start.py --levels default --out somewhere
+    python -m examples.demo.warm_start            # levels 0 to 2, into examples/demo: a quarter of an hour
+    python -m examples.demo.warm_start --levels default --out somewhere
 
 A phrase that every question of a task contains is a single token, so a prompt is hardly longer than its varying part.
 Each letter and digit is a token too, so that the model can spell words. Half of the training answers are wrong, and in
@@ -22,14 +22,11 @@ import multiprocessing
 import random
 import re
 import string
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -53,7 +50,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
-OUT = Path(__file__).resolve().parents[2] / "examples" / "demo" / "tiny_model"
+OUT = Path(__file__).resolve().parent / "tiny_model"
 
 TASKS = {
     "base_conversion": 100, "basic_arithmetic": 300, "chain_sum": 400, "coin_flip": 100, "count_bits": 100,
@@ -181,7 +178,7 @@ def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int, wrong: flo
 
 def batches(made: list[tuple[list[int], int]], size: int, rng: random.Random) -> Iterator[list[tuple[list[int], int]]]:
     """Batches of sequences of like length, in random order."""
-    ordered = sorted(made, key=lambda one: len(one[0]) + rng.random() * 4)
+    ordered = sorted(made, key=lambda example: len(example[0]) + rng.random() * 4)
     cut = [ordered[at : at + size] for at in range(0, len(ordered), size)]
     rng.shuffle(cut)
     yield from cut
@@ -269,7 +266,7 @@ def save_model(model: Transformer, folder: Path, *, end: int, pad: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=OUT, help="folder to write (default: the package's)")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder to write (default: the demo's)")
     parser.add_argument(
         "--levels", choices=["0-2", "default"], default="0-2", help="what the training questions are of"
     )
