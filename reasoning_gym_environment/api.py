@@ -31,6 +31,7 @@ from .scoring.rewards import base_reward
 from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
+from .tasks.served_configs import ServedConfigs
 from .utils.loop_thread import LoopThread, PerProcess
 from .utils.saved_state import load_into, state_of
 from .workers.generator import ITEM_TIMEOUT_S
@@ -118,6 +119,8 @@ class Tasks:
         """The release of reasoning-gym."""
         self.catalog = self._runtime.catalog
         """The tasks by name, and the excluded tasks with the reason."""
+        self.served_configs = ServedConfigs(self.catalog)
+        """The configs that a client of a server may name."""
         try:
             self._check_datasets()
         except EnvironmentSetupError:

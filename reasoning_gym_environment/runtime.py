@@ -72,6 +72,7 @@ class Runtime:
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             has_spare=settings.num_generation_workers is None,
             timeout_s=item_timeout_s,
+            sandbox=settings.sandbox,
             task_modules=settings.task_modules,
         )
         self.grader = SandboxGrader(

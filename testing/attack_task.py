@@ -18,6 +18,8 @@ from reasoning_gym.factory import register_dataset
 class AttackConfig:
     breaks: str = ""
     """The exception that the constructor of the dataset raises, by its name."""
+    keeps: int = 0
+    """The bytes that the dataset keeps."""
     seed: int | None = None
     size: int = 1
 
@@ -27,6 +29,7 @@ class AttackDataset(ProceduralDataset):
 
     def __init__(self, config: AttackConfig) -> None:
         super().__init__(config=config, seed=config.seed, size=config.size)
+        self.kept = bytearray(config.keeps)
         if config.breaks:
             raise getattr(builtins, config.breaks)("as the test wants it")
 

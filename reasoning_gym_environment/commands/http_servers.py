@@ -1,11 +1,14 @@
 """The commands `grade-server` and `openenv`: serve the tasks over HTTP (docs/servers.md).
 
-The web frameworks are imported when a command serves, because its `--help` does not need them.
+Both servers are behind the boundary of integrations/boundary.py. The web frameworks are imported when a command serves,
+because its `--help` does not need them.
 """
 
 from __future__ import annotations
 
 import argparse
+import ipaddress
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +22,10 @@ from ..utils.terminal import port as port_number
 from ..utils.terminal import positive, seconds
 from .options import add_settings, check_tasks, task_settings
 
-EXACT: Mapping[str, Any] = {"partial_credit": "exact"}
+logger = logging.getLogger(__name__)
+
+DEFAULTS: Mapping[str, Any] = {"partial_credit": "exact", "sandbox": "require"}
+"""The settings of both servers that differ from those of `Tasks`. Their clients choose the answers, and items too."""
 
 KEEP_ALIVE_S = 75
 """How long the server keeps an idle connection. httpx keeps one for 5 s, and aiohttp for 15 s. A server that closes a
@@ -28,31 +34,27 @@ connection in the moment in which its client sends a request makes this request 
 
 def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
-    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100, **EXACT)
+    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100, **DEFAULTS)
     parser.add_argument(
         "--queue", type=positive, default=4096, help="completions graded at the same time (%(default)s)"
     )
     parser.add_argument("--deadline-s", type=seconds, default=60.0, help="seconds a request may take (%(default)s)")
     parser.add_argument(
-        "--token-env",
-        type=_not_empty,
-        metavar="NAME",
-        help="variable that holds a token which requests must carry",
+        "--allow-configs",
+        action="store_true",
+        help="accept any config from clients, and not only those of the served levels and the defaults",
     )
     options = _parse(parser, arguments)
-    token = os.environ.get(options.token_env, "") if options.token_env else ""
-    if options.token_env and not token:
-        parser.error(f"--token-env: the variable {options.token_env} is not set.")
     from ..integrations.servers import build_app
 
-    app = partial(build_app, queue=options.queue, deadline_s=options.deadline_s, token=token)
-    return _serve(options, app, EXACT)
+    limits = {"queue": options.queue, "deadline_s": options.deadline_s}
+    return _serve(options, partial(build_app, **limits, allow_configs=options.allow_configs), DEFAULTS)
 
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
     description = "Serve the tasks as an OpenEnv environment."
-    defaults = {**EXACT, "complexity_mode": "curriculum"}
+    defaults = {**DEFAULTS, "complexity_mode": "curriculum"}
     options = _parse(_parser("openenv", description, port=8000, **defaults), arguments)
     from ..integrations.openenv import build_app
 
@@ -65,11 +67,24 @@ def _parser(command: str, description: str, *, port: int, **defaults: Any) -> ar
     add_settings(parser, TasksSettings.model_fields, **defaults)
     parser.add_argument("--host", type=_not_empty, default="127.0.0.1", help="(%(default)s: this machine only)")
     parser.add_argument("--port", type=port_number, default=port, help="(%(default)s)")
+    parser.add_argument(
+        "--token-env",
+        type=_not_empty,
+        metavar="NAME",
+        help="variable that holds a token which requests must carry",
+    )
+    parser.add_argument(
+        "--body-limit", type=positive, default=64, metavar="MIB", help="MiB that the body of a request may have (64)"
+    )
     return parser
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with the token. Raises UnknownNameError."""
     options = parser.parse_args(arguments)
+    options.token = os.environ.get(options.token_env, "") if options.token_env else ""
+    if options.token_env and not options.token:
+        parser.error(f"--token-env: the variable {options.token_env} is not set.")
     check_tasks(options)
     return options
 
@@ -97,6 +112,8 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any], defaults: M
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     import uvicorn
 
+    from ..integrations.boundary import Connection, Gate
+
     # `Tasks` starts one worker of each kind unless the numbers are given.
     workers = {"num_generation_workers": None, "num_scoring_workers": None}
     settings = {**workers, **defaults, **task_settings(options)}
@@ -106,7 +123,11 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any], defaults: M
     ):
         host, port = bound.getsockname()[:2]
         address = f"[{host}]" if ":" in host else host
+        if not options.token and not ipaddress.ip_address(host).is_loopback:
+            logger.warning("Everybody who reaches %s port %d can use this server. Add --token-env.", host, port)
+        names = {options.host, socket.gethostname()}
+        gate = Gate(app(tasks), token=options.token, names=names, most_bytes=options.body_limit << 20)
         print(f"{len(tasks.names)} tasks at http://{address}:{port}. Ctrl-C ends it.", flush=True)
-        config = uvicorn.Config(app(tasks), log_level="warning", timeout_keep_alive=KEEP_ALIVE_S)
+        config = uvicorn.Config(gate, http=Connection, log_level="warning", timeout_keep_alive=KEEP_ALIVE_S)
         uvicorn.Server(config).run(sockets=[bound])
     return 0

@@ -3,7 +3,7 @@
     reset(group, group_size)         ── Groups, ItemStream ──> the messages of a prompt
     reset(split, task, seed, ...)    ── Tasks.draw, HeldOut ──> the messages of a prompt
     step(completion)                 ── sandbox ──> reward, outcome; the episode is over
-    all sessions of a group have finished ── ItemStream.observe ──> later questions
+    all sessions of a group have finished, or MOST_WAIT_S is over ── ItemStream.observe ──> later questions
 
 Each session has a separate environment. All sessions share the workers and the stream of training questions.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +57,12 @@ class OpenEnvQuestion(Observation):
     reason: str = ""
 
 
+MOST_WAIT_S = 600.0
+"""A group that lacks sessions for this time gets no more, and is complete when those that have joined have finished."""
+MOST_INCOMPLETE = 1024
+"""With more groups that lack sessions, the oldest gets no more."""
+
+
 @dataclass
 class SharedQuestion:
     """A question, and the rewards of the sessions that have finished it."""
@@ -66,6 +73,7 @@ class SharedQuestion:
     group: str | None = None
     """The name of the group, if the sessions have named one."""
     joined: int = 0
+    drawn_s: float = field(default_factory=time.monotonic)
     rewards: list[float | None] = field(default_factory=list)
 
 
@@ -88,6 +96,7 @@ class SharedQuestions:
         Raises EnvironmentSetupError for a size below 1, or a size that differs from the first session's.
         """
         with self._lock:
+            self._end_abandoned()
             question = self._incomplete.get(name)
             expected = max(size, 1) if question is None else question.size
             if size != expected:
@@ -104,9 +113,21 @@ class SharedQuestions:
         """Count a session as finished. The reward is None if there is no score."""
         with self._lock:
             question.rewards.append(reward)
-            is_complete = len(question.rewards) == question.size
+            self._observe_if_complete(question)
+
+    def _end_abandoned(self) -> None:
+        """End the groups that lack sessions for too long."""
+        oldest_s = time.monotonic() - MOST_WAIT_S
+        for name, question in list(self._incomplete.items()):
+            if question.drawn_s > oldest_s and len(self._incomplete) < MOST_INCOMPLETE:
+                return
+            del self._incomplete[name]
+            question.size = question.joined
+            self._observe_if_complete(question)
+
+    def _observe_if_complete(self, question: SharedQuestion) -> None:
         # The stream has drawn neither held-out questions nor questions with a seed.
-        if is_complete and question.problem.is_of_stream:
+        if len(question.rewards) == question.size and question.problem.is_of_stream:
             self._stream.observe(question.problem, question.rewards)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
@@ -37,7 +36,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 KEPT_ITEMS = 1024
-"""Items that a `RecipeGrader` remembers."""
+KEPT_CHARS = 64 << 20
+"""Items that a `RecipeGrader` remembers, and their characters in all."""
 
 RECIPE = "recipe"
 """The key of the recipe in the metadata of a row for NeMo Gym."""
@@ -139,7 +139,9 @@ class RecipeGrader:
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
         self._thread = tasks._thread
-        self._making: OrderedDict[Recipe, asyncio.Task[PromptedProblem]] = OrderedDict()
+        self._making: dict[Recipe, asyncio.Task[PromptedProblem]] = {}
+        self._chars: dict[Recipe, int] = {}
+        """The items that were made, the oldest first."""
 
     def grade(
         self,
@@ -200,15 +202,23 @@ class RecipeGrader:
 
     async def _item(self, recipe: Recipe) -> PromptedProblem:
         making = self._making.get(recipe)
-        # After a failure, the next caller tries again.
-        if making is None or (making.done() and making.exception()):
-            making = asyncio.ensure_future(recipe.make(self.tasks))
-            self._making[recipe] = making
-        self._making.move_to_end(recipe)
-        if len(self._making) > KEPT_ITEMS:
-            self._making.popitem(last=False)
+        if making is None:
+            making = self._making[recipe] = asyncio.ensure_future(self._make(recipe))
         # A caller that is cancelled must not cancel the item that other callers wait for.
         return await asyncio.shield(making)
+
+    async def _make(self, recipe: Recipe) -> PromptedProblem:
+        try:
+            problem = await recipe.make(self.tasks)
+        except BaseException:
+            # The next caller tries again.
+            del self._making[recipe]
+            raise
+        self._chars[recipe] = len(str(problem.entry))
+        while len(self._chars) > KEPT_ITEMS or sum(self._chars.values()) > KEPT_CHARS:
+            oldest = next(iter(self._chars))
+            del self._chars[oldest], self._making[oldest]
+        return problem
 
 
 def metrics_of(grade: Grade) -> dict[str, float]:

@@ -20,14 +20,14 @@ trainer leaves the completion out of the loss. A request takes at most
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -35,7 +35,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from ..api import Grade, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import AnswerFormat
-from ..tasks.catalog import config_from_json
 from .recipe import RECIPE, Recipe, RecipeGrader
 
 MOST_MISTAKES = 10
@@ -71,16 +70,18 @@ class TaskItem(RequestPart, extra="allow"):
 
 
 class GroupToGrade(RequestPart, extra="forbid"):
-    """Completions of a problem: the recipe of an item, or a task with a seed and a config, or a task with an item.
+    """Completions of a problem: the recipe of an item, or a task with a seed, or a task with an item.
 
-    A recipe has the task too. `answer_format` is the form of the answers for a problem without a recipe.
+    A recipe has the task too. A task may have a level, or a config (see ServedConfigs). `answer_format` is the form of
+    the answers for a problem without a recipe.
     """
 
-    completions: list[Text]
+    completions: list[Text] = Field(min_length=1)
     recipe: JsonValue = None
     task: str = ""
     item: TaskItem | None = None
     seed: int = 0
+    level: int | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
     answer_format: AnswerFormat | None = None
     thinking_opened: bool = False
@@ -112,26 +113,32 @@ class NemoRequest(TaskItem):
     response: dict[str, JsonValue]
 
 
+GROUPS_AT_ONCE = 16
+"""Groups of a request that are graded at the same time. Further groups wait, so that other requests need not."""
+
+
 class GradingService:
     """Grades groups, within the limits of a queue and a deadline."""
 
-    def __init__(self, tasks: Tasks, queue: int, deadline_s: float) -> None:
+    def __init__(self, tasks: Tasks, queue: int, deadline_s: float, *, allow_configs: bool) -> None:
         self._tasks = tasks
         self._grader = RecipeGrader(tasks)
         self._queue = queue
         self._deadline_s = deadline_s
+        self._config = partial(tasks.served_configs.config, allows_any=allow_configs)
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
         """Completions."""
 
     async def grade(self, groups: Sequence[GroupToGrade]) -> list[list[Graded]]:
-        """Raises HTTPException for a task or config that is not valid, and when the queue is full."""
-        for number, group in enumerate(groups):
-            self._check(number, group)
+        """Raises HTTPException for a task or config that is not served, and when the queue is full."""
         completions = sum(len(group.completions) for group in groups)
         self._check_queue(completions)
+        for number, group in enumerate(groups):
+            self._check(number, group)
         self.counts["in_flight"] += completions
+        turns = asyncio.Semaphore(GROUPS_AT_ONCE)
         try:
-            graded = await asyncio.gather(*map(self._grade_in_time, groups))
+            graded = await asyncio.gather(*[self._grade_in_time(group, turns) for group in groups])
         finally:
             self.counts["in_flight"] -= completions
         for group_grades in graded:
@@ -145,43 +152,46 @@ class GradingService:
         if not group.task:
             raise HTTPException(400, f"group {number}: expected a recipe alone, or a task; got neither.")
         try:
-            task = self._tasks.catalog[group.task]
-            config_from_json(task.name, group.config)
+            self._config(group.task, group.config, level=group.level)
         except EnvironmentSetupError as error:
             raise HTTPException(400, f"group {number}: {error!s:.1000}") from error
 
     def _check_queue(self, completions: int) -> None:
-        """A request of any size is accepted while no other request is in progress."""
         in_flight = self.counts["in_flight"]
-        if in_flight and in_flight + completions > self._queue:
+        if completions > self._queue:
+            raise HTTPException(413, f"A request has at most --queue={self._queue} completions, got {completions}.")
+        if in_flight + completions > self._queue:
             self.counts["refused"] += completions
             detail = f"{in_flight} completions are being graded, and --queue is {self._queue}: try again."
             raise HTTPException(503, detail, headers={"Retry-After": "1"})
 
-    async def _grade_in_time(self, group: GroupToGrade) -> list[Graded]:
+    async def _grade_in_time(self, group: GroupToGrade, turns: asyncio.Semaphore) -> list[Graded]:
         try:
-            return await asyncio.wait_for(self._grade(group), self._deadline_s)
+            async with asyncio.timeout(self._deadline_s), turns:
+                return await self._grade(group)
         except (EnvironmentSetupError, GenerationError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
             return [Graded(reason=reason)] * len(group.completions)
 
     async def _grade(self, group: GroupToGrade) -> list[Graded]:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
-        opened = group.thinking_opened
+        tasks = self._tasks
+        run = tasks._thread.run_for
         if group.recipe is not None:
             recipe = _recipe_of(group)
+            self._config(recipe.task, json.loads(recipe.config))
             question = None if group.item is None else group.item.question
-            grades = await asyncio.to_thread(
-                self._grader.grade, recipe, group.completions, thinking_opened=opened, question=question
-            )
+            work = self._grader._grade(recipe, group.completions, group.thinking_opened, question)
+            return [Graded.of(grade) for grade in await run(work)]
+        config = self._config(group.task, group.config, level=group.level)
+        if group.item is None:
+            problem = await run(tasks._make(group.task, group.seed, config))
         else:
-            if group.item is None:
-                problem = await asyncio.to_thread(self._tasks.make, group.task, group.seed, group.config)
-            else:
-                problem = self._tasks.problem(group.task, dict(group.item), group.config or None)
-            if group.answer_format is not None:
-                problem = replace(problem, answer_format=group.answer_format)
-            grades = await asyncio.to_thread(self._tasks.grade, problem, group.completions, thinking_opened=opened)
+            is_given = group.config or group.level is not None
+            problem = tasks.problem(group.task, dict(group.item), config if is_given else None)
+        if group.answer_format is not None:
+            problem = replace(problem, answer_format=group.answer_format)
+        grades = await run(tasks._grade(problem, group.completions, group.thinking_opened))
         return [Graded.of(grade) for grade in grades]
 
 
@@ -190,17 +200,11 @@ def build_app(
     *,
     queue: int = 4096,
     deadline_s: float = 60.0,
-    token: str = "",
+    allow_configs: bool = False,
 ) -> FastAPI:
-    """The web application over started tasks. With a `token`, requests need `Authorization: Bearer TOKEN`."""
-    service = GradingService(tasks, queue, deadline_s)
-
-    def authorised(request: Request) -> None:
-        header = request.headers.get("authorization", "")
-        if token and not hmac.compare_digest(header.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "A token is needed: Authorization: Bearer TOKEN.")
-
-    app = FastAPI(title="reasoning-gym grader", dependencies=[Depends(authorised)])
+    """The web application over started tasks. Serve it behind the Gate of boundary.py."""
+    service = GradingService(tasks, queue, deadline_s, allow_configs=allow_configs)
+    app = FastAPI(title="reasoning-gym grader")
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> Response:

@@ -72,6 +72,10 @@ class LoopThread:
                 raise EnvironmentSetupError(CLOSED) from None
             raise
 
+    async def run_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine for a caller in another event loop. Cancelling the caller cancels the coroutine."""
+        return await asyncio.wrap_future(self._submit(work))
+
     def close(self) -> None:
         """Cancel all coroutines, and wait for the end of the thread. Safe to call twice, and in a forked process."""
         if self._is_gone:

@@ -1,7 +1,7 @@
-"""How a process confines itself before it reads an answer, and which kernel layers this machine offers.
+"""How a process confines itself before it reads a request, and which kernel layers this machine offers.
 
-    worker   dies with its parent, gains no privileges, reads library folders only
-    child    the same, and: no files, only the system calls listed below, bounded memory and CPU
+    worker   dies with its parent, gains no privileges, reads library folders only, bounded memory
+    child    the same, and: no files, only the system calls listed below, less memory
 
 Two of the layers are kernel filters that an ordinary user may install. A process and its children can never remove
 them:
@@ -19,6 +19,7 @@ that the worker has found, the child must not continue: an OSError is final.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -35,6 +36,8 @@ from pathlib import Path
 RESULT_FD = 3
 """The descriptor of the pipe to which a child writes its results. Every higher descriptor is closed."""
 WORKER_MAX_FDS = 128
+WORKER_MEMORY_BYTES = 2 << 30
+"""How much a worker may allocate beyond what it has mapped when it is ready for the first request."""
 CHILD_MEMORY_BYTES = 512 << 20
 """How much a child may allocate beyond what it inherited."""
 
@@ -54,7 +57,6 @@ class Layers:
 
     seccomp: bool = False
     landlock: int = 0
-    limits: bool = False
 
     def describe(self) -> str:
         """The names of the active and of the inactive layers."""
@@ -62,7 +64,6 @@ class Layers:
         named = {
             "seccomp": self.seccomp,
             landlock: self.landlock > 0,
-            "rlimits": self.limits,
         }
         on = [name for name, active in named.items() if active]
         off = [name for name, active in named.items() if not active]
@@ -75,7 +76,7 @@ class Layers:
 def detect() -> Layers:
     """The layers that this machine offers. Forks, so call it while the process has one thread and no file rules."""
     if not no_new_privileges():
-        return Layers(limits=True)
+        return Layers()
     arch = current_arch()
     if arch is not None:
         program = compiled(build_filter(arch, RESULT_FD))
@@ -87,7 +88,6 @@ def detect() -> Layers:
     return Layers(
         seccomp=arch is not None,
         landlock=abi,
-        limits=True,
     )
 
 
@@ -134,23 +134,25 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
-    """Allow this process to read only in `folders`, and to open few descriptors. Raises OSError."""
+def confine_worker(layers: Layers, memory: MemoryMeter, readable: Iterable[str], writable: Iterable[str] = ()) -> None:
+    """Limit the memory and the descriptors of this process, and the files that it may open. Raises OSError.
+
+    Both kinds of workers call this function before their first request. `readable` and `writable` are folders. The
+    rules for files need Landlock.
+    """
     limit(resource.RLIMIT_NOFILE, WORKER_MAX_FDS)
+    limit(resource.RLIMIT_CORE, 0)
+    if memory.mapped():
+        limit(resource.RLIMIT_AS, memory.mapped() + WORKER_MEMORY_BYTES)
     if layers.landlock:
-        restrict(layers.landlock, folders)
+        restrict(layers.landlock, readable, writable)
 
 
 def limit(kind: int, value: int) -> None:
     """Lower a limit of this process to `value` permanently, unless it is already lower."""
-    bounded = min(value, _hard_limit(kind))
-    resource.setrlimit(kind, (bounded, bounded))
-
-
-def _hard_limit(kind: int) -> int:
-    """What this process may raise a limit to."""
     hard = resource.getrlimit(kind)[1]
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bounded, bounded))
 
 
 def volunteer_for_oom_kill() -> None:
@@ -161,54 +163,43 @@ def volunteer_for_oom_kill() -> None:
         return
 
 
-class AddressSpaceMeter:
+class MemoryMeter:
     """Reads how much memory this process has mapped, even after Landlock has closed /proc."""
 
     def __init__(self) -> None:
-        try:
-            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY)
-        except OSError:
-            self._statm = None
+        self._statm = -1
+        # The file is missing on macOS.
+        with contextlib.suppress(OSError):
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY)
 
-    def bytes(self) -> int | None:
-        """None where /proc is missing, as on macOS."""
-        if self._statm is None:
-            return None
+    def mapped(self) -> int:
+        """The number of bytes, or 0 if the system does not report it."""
+        if self._statm < 0:
+            return 0
         return int(os.pread(self._statm, 128, 0).split()[0]) * resource.getpagesize()
 
 
 class ChildConfinement:
     """Everything a child does to itself, prepared in the worker so that a fork costs little."""
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-        self._meter = AddressSpaceMeter()
+    def __init__(self, layers: Layers, memory: MemoryMeter) -> None:
+        self._memory = memory
         self._worker = os.getpid()
         self._arch = current_arch() if layers.seccomp else None
         self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
         self._ruleset = _new_ruleset(layers.landlock) if layers.landlock else None
-        self._most_seconds = _hard_limit(resource.RLIMIT_CPU)
-        self._most_bytes = _hard_limit(resource.RLIMIT_AS)
 
-    def enter(self, result_fd: int, cpu_seconds: int) -> None:
+    def enter(self, result_fd: int) -> None:
         """Confine this new child permanently; it can write only to RESULT_FD. Raises OSError."""
         die_with_parent(self._worker)
-        mapped = self._meter.bytes()
+        mapped = self._memory.mapped()
         if self._ruleset is not None:
             _syscall(_RESTRICT_SELF, self._ruleset, 0)
         # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
         os.dup2(result_fd, RESULT_FD)
         os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
-        if self.layers.limits:
-            for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
-                resource.setrlimit(kind, (0, 0))
-            seconds = min(cpu_seconds, self._most_seconds)
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            if mapped is not None:
-                size = min(mapped + CHILD_MEMORY_BYTES, self._most_bytes)
-                resource.setrlimit(resource.RLIMIT_AS, (size, size))
-            # This limit comes last, because it forbids every further descriptor.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        if mapped:
+            limit(resource.RLIMIT_AS, mapped + CHILD_MEMORY_BYTES)
         if self._arch is not None:
             install_filter(self._filter, self._arch)
 
@@ -363,9 +354,8 @@ _ADD_RULE = 445
 _RESTRICT_SELF = 446
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
-_EXECUTE = 1 << 0
-_READ_FILE = 1 << 2
-_READ_DIR = 1 << 3
+_READ = 1 << 0 | 1 << 2 | 1 << 3
+"""Executing files, reading files, and listing folders."""
 _FS_ABI_1 = (1 << 13) - 1
 _FS_ADDED = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 """The file right that each ABI version added: moving files between folders, truncating, device ioctls."""
@@ -399,21 +389,21 @@ def landlock_abi() -> int:
         return 0
 
 
-def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
+def restrict(abi: int, readable: Iterable[str] | None = None, writable: Iterable[str] = ()) -> None:
     """Deny all access to files, TCP ports and other processes. Open descriptors keep working. Raises OSError.
 
-    A worker, which talks to its parent, passes `readable`: it may read and execute the files in these folders, and no
-    other files. A folder that does not exist, or that this user may not open, is skipped. Networking and signals are
-    not restricted.
+    A worker, which talks to its parent, passes `readable`: it may read and execute the files in these folders, do
+    anything in the folders `writable`, and open no other files. A folder that does not exist, or that this user may not
+    open, is skipped. Networking and signals are not restricted.
     """
-    ruleset = _new_ruleset(abi, readable)
+    ruleset = _new_ruleset(abi, readable, writable)
     try:
         _syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
 
-def _new_ruleset(abi: int, readable: Iterable[str] | None = None) -> int:
+def _new_ruleset(abi: int, readable: Iterable[str] | None = None, writable: Iterable[str] = ()) -> int:
     """The descriptor of the rules of `restrict`."""
     attr = _RulesetAttr(fs=_FS_ABI_1)
     for since, right in _FS_ADDED.items():
@@ -429,17 +419,19 @@ def _new_ruleset(abi: int, readable: Iterable[str] | None = None) -> int:
         attr.scoped = _SCOPE_ALL if readable is None else 0
     ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
     for folder in readable or ():
-        _allow_beneath(ruleset, folder)
+        _allow_beneath(ruleset, folder, _READ)
+    for folder in writable:
+        _allow_beneath(ruleset, folder, attr.fs)
     return ruleset
 
 
-def _allow_beneath(ruleset: int, folder: str) -> None:
+def _allow_beneath(ruleset: int, folder: str, rights: int) -> None:
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
-        beneath = _PathBeneathAttr(allowed=_EXECUTE | _READ_FILE | _READ_DIR, parent_fd=descriptor)
+        beneath = _PathBeneathAttr(allowed=rights, parent_fd=descriptor)
         _syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
     finally:
         os.close(descriptor)

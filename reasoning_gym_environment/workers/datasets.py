@@ -10,9 +10,6 @@ from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 
-MOST_DATASETS = 1024
-"""A worker forgets all datasets when it has so many. The tasks have fewer levels, about 480."""
-
 RESEEDED_IN = "0.1.25"
 RESEEDED: Mapping[str, tuple[str, ...]] = {
     "arc_agi": ("use_train", "use_eval", "board_format_opts"),
@@ -46,7 +43,11 @@ PROGRAMS = "_jsonl_data"
 
 
 class DatasetCache:
-    """The datasets that were used, by task and by the fields that they depend on."""
+    """The datasets that were used, by task and by the fields that they depend on.
+
+    Nothing is ever forgotten. The datasets of all levels of reasoning-gym take 120 MB, and a worker that keeps too much
+    ends (worker.py).
+    """
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[Any, Any]] = {}
@@ -71,8 +72,6 @@ class DatasetCache:
         return reseeded
 
     def _make(self, key: bytes, task: str, config: Mapping[str, Any]) -> None:
-        if len(self._kept) == MOST_DATASETS:
-            self._kept.clear()
         dataset = library.create_dataset(task, **config)
         self._kept[key] = (dataset, getattr(dataset, PROGRAMS, None))
         # The garbage collection of a forked child then skips these objects and does not copy their pages.

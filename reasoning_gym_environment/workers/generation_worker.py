@@ -2,8 +2,9 @@
 
 The worker sees no model output, so its replies are trusted and may be pickled. It does not trust the generators: some
 print, some never end, some write files, some change settings of the whole process, and some use memory without bound.
-The worker discards printed text, deletes the files of an item after the item, resets the settings, and limits memory.
-Processor time beyond a limit ends the worker. The parent kills a worker whose item takes too long by the clock.
+The worker discards printed text, deletes the files of an item after the item, and resets the settings. worker.py limits
+its memory and its files. Processor time beyond a limit ends the worker. The parent kills a worker whose item takes too
+long by the clock.
 
 `pebble.ProcessPool` cannot replace this module. Killing an idle worker breaks the pool permanently, a worker that makes
 an item outlives its parent, deadlines count elapsed time only, and workers inherit the environment variables and have
@@ -14,13 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import decimal
-import gc
-import json
 import os
 import pickle
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -31,15 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..verification.questions import NOT_REPRODUCED, RUNS_PROGRAMS, asks_for_input, is_sound, mended, program_of
-from . import confinement
 from .datasets import DatasetCache, is_reseeded
-from .protocol import Imports, UnreadableMessageError, open_channel
+from .worker import Start, Work, run
 
-MEMORY_BYTES = 2 << 30
-"""Bytes that a worker may map in addition to those that it has mapped when it is ready for the first item."""
 MAX_ITEM_BYTES = 16 << 20
 """Larger pickled items are rejected, because reading an item blocks the event loop of the environment."""
 
@@ -69,58 +63,37 @@ def main(parent: int) -> None:
 
     pool.py starts this function in a new process.
     """
-    channel = open_channel(parent)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    imports: Imports = channel.receive()
-    try:
-        imports.perform()
-    except EnvironmentSetupError as error:
-        channel.send(json.dumps({"failure": str(error)}).encode())
-        return
-    confinement.volunteer_for_oom_kill()
-    # Without /proc the mapped memory is unknown. macOS does not enforce this limit anyway.
-    mapped = confinement.AddressSpaceMeter().bytes()
-    if mapped is not None:
-        confinement.limit(resource.RLIMIT_AS, mapped + MEMORY_BYTES)
-    gc.collect()
-    gc.freeze()
-    datasets = DatasetCache()
-    # The environment closes the socket when it ends.
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        channel.send(b"{}")
-        while True:
-            try:
-                job: ItemJob = channel.receive()
-            except UnreadableMessageError as error:
-                channel.send(pickle.dumps(Failure(error)))
-                continue
-            # Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
-            signal.setitimer(signal.ITIMER_PROF, job.timeout_s)
-            try:
-                with _empty_folder():
-                    reply = _reply(job, datasets)
-            except MemoryError:
-                channel.send(pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")))
-                # The failed item may still hold memory. A new worker gives the next item the whole limit.
-                os._exit(0)
+    run(parent, GenerationWork)
+
+
+class GenerationWork(Work):
+    """Makes the item of each request."""
+
+    def __init__(self, start: Start) -> None:
+        folder = os.environ["TMPDIR"]
+        # A user, or a program that cleans temporary folders, may have deleted it.
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.writable = (folder,)
+        self._datasets = DatasetCache()
+
+    def reply(self, request: ItemJob) -> bytes:
+        # Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
+        signal.setitimer(signal.ITIMER_PROF, request.timeout_s)
+        try:
+            with _empty_folder():
+                made = _make(request, self._datasets)
+                if request.mends or request.refuses:
+                    made = _sound(request, made)
+                item = pickle.dumps(made)
+        finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            channel.send(reply)
+        if len(item) > MAX_ITEM_BYTES:
+            return self.unanswered(f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}")
+        return item
 
-
-def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
-    # A hundred third-party generators run here. Each has its own exceptions, and one may even exit.
-    try:
-        made = _make(job, datasets)
-        if job.mends or job.refuses:
-            made = _sound(job, made)
-        item = pickle.dumps(made)
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001
-        return pickle.dumps(Failure(library.explain(error)))
-    if len(item) > MAX_ITEM_BYTES:
-        return pickle.dumps(Failure(f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}"))
-    return item
+    def unanswered(self, reason: str) -> bytes:
+        return pickle.dumps(Failure(reason))
 
 
 def _sound(job: ItemJob, made: Any) -> Any:
@@ -190,7 +163,6 @@ def _output_of(job: bytes, hash_seed: int) -> str | None:
                 [sys.executable, "-c", _RERUN],
                 input=job,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
                 cwd=folder,
                 env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)},
                 timeout=RERUN_WALL_S,
@@ -222,8 +194,12 @@ def _empty_folder() -> Iterator[None]:
     The programs of codeio write files, and would otherwise read the files of earlier items.
     """
     folder = Path(os.environ["TMPDIR"], str(os.getpid()))
-    # The folder is missing for the first item, after an item that wrote files, and if a user has deleted it.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The folder is missing for the first item, and after an item that wrote files.
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except PermissionError:
+        # The folder of all workers was deleted. A confined process cannot make it again, but the next worker can.
+        os._exit(1)
     os.chdir(folder)
     try:
         yield

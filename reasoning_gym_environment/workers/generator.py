@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError, NoRightAnswerError
-from .generation_worker import MEMORY_BYTES, Failure, ItemJob
+from .confinement import WORKER_MEMORY_BYTES
+from .generation_worker import Failure, ItemJob
 from .pool import Request, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
+from .worker import Sandbox, Start
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ class ProcessGenerator:
 
     `timeout_s` is the processor time that an item may take. On a busy machine, an item may take more elapsed time, but
     at most WALL_FACTOR times `timeout_s`, because an item that only waits uses no processor time. The workers import
-    `task_modules`. With `has_spare`, one more worker starts once all have been busy for a second.
+    `task_modules`, and confine themselves as `sandbox` says (see SandboxGrader). With `has_spare`, one more worker
+    starts once all have been busy for a second.
     """
 
     def __init__(
@@ -45,17 +48,18 @@ class ProcessGenerator:
         num_workers: int = 1,
         has_spare: bool = False,
         timeout_s: float = ITEM_TIMEOUT_S,
+        sandbox: Sandbox = "auto",
         task_modules: Sequence[str] = (),
     ) -> None:
         self._timeout_s = timeout_s
-        imports = Imports.as_here(task_modules)
+        start = Start(sandbox, Imports.as_here(task_modules))
         # The parent owns this folder, so that a killed worker leaves no files behind.
         self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
         variables = {"PYTHONHASHSEED": "0", "TMPDIR": self._folder.name}
         self._num_workers = num_workers
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(
-            lambda: WorkerProcess("generation_worker", "A generation worker", imports, **variables),
+            lambda: WorkerProcess("generation_worker", "A generation worker", start, **variables),
             num_workers,
             self._counts,
             logger,
@@ -69,7 +73,7 @@ class ProcessGenerator:
             "Generation workers: %d. An item may take %g s and %d MiB of memory.",
             self._num_workers,
             self._timeout_s,
-            MEMORY_BYTES >> 20,
+            WORKER_MEMORY_BYTES >> 20,
         )
 
     async def generate(

@@ -2,11 +2,16 @@
 
     SandboxGrader ── a pool of ──> WorkerProcess ── socket ──> grading_worker.py ── fork per group ──> child
 
-A worker grades one group at a time. If the worker dies, another worker grades the group again. If that worker dies too,
-the answers get the status CRASHED, which means that they are not scored, and the log names the task.
-
 A child for each group costs more than grading an answer. Calls with the same problem that wait for a worker therefore
 become one group, and the grader remembers the verdicts on recent answers. Equal answers of a group are graded once.
+
+Groups take turns, so that a group with slow answers delays no other group for long. In a turn, a worker grades answers
+for TURN_S seconds. An answer that needs more than QUICK_S has a turn of its own, with the whole deadline, after the
+other answers of its group. Each turn moves the group back in the queue.
+
+If a worker dies, another worker repeats the turn. If that worker dies too, each answer of the turn has a turn of its
+own. An answer of which two workers die alone gets the status CRASHED, which means that it is not scored, and the log
+names the task.
 
 The worker enforces the deadline of every answer. This module has a longer limit for a worker that sends no reply.
 """
@@ -28,14 +33,21 @@ from ..errors import EnvironmentSetupError
 from ..records import Verdict, VerdictStatus
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
-from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest, Sandbox
+from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest
 from .pool import Request, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
+from .worker import Sandbox
 
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 2.0
 """The limit of processor time to grade an answer, in seconds. In training, an answer that takes longer is unscored."""
+TURN_S = 0.5
+"""The length of a turn. A turn with a single answer may take longer."""
+QUICK_S = 0.2
+"""The limit of processor time for an answer whose turn it shares with other answers."""
+TURN_COST_S = 4.0
+"""A group that has had a turn waits for the next turn like a group that has arrived so much later."""
 MAX_ANSWER_CHARS = 1_000_000
 """A longer answer does not reach a verifier. It counts as wrong."""
 GROUP_ALLOWANCE_S = 60.0
@@ -43,7 +55,7 @@ ANSWER_ALLOWANCE_S = 5.0
 """The time that a worker may need in addition to the deadlines of its answers: for the group, and for each answer. A
 worker that sends no reply within this time is killed."""
 MAX_SHARED_ANSWERS = 16
-"""Calls do not become one group if it would have more answers. An answer that takes long delays those after it."""
+"""Calls do not become one group if it would have more answers, because a call waits for the turns of its group."""
 MAX_REMEMBERED = 10_000
 """The number of verdicts that the grader remembers."""
 _HINT = "; `sandbox: off` shows whether the sandbox is the cause"
@@ -59,9 +71,9 @@ class SandboxGrader:
     With `has_spare`, one more process starts once all have been busy for a second.
     `sandbox`: "auto" uses the layers that the machine offers, "require" refuses to start without a filter of system
     calls, "off" uses only the guards and the deadline. The workers import `task_modules`. The grader refuses a task
-    whose verifier evaluates text without a guard. If `allow_unguarded` names the task, the grader accepts it, and
-    grades every answer in a separate process. With `strict`, the forms and validators decide whether an answer is
-    right.
+    whose verifier evaluates text without a guard, unless `allow_unguarded` names it. The answers to such a task, and to
+    a task of the user's own, are graded in separate processes, and their verdicts are not remembered. With `strict`,
+    the forms and validators decide whether an answer is right.
     """
 
     def __init__(
@@ -117,9 +129,9 @@ class SandboxGrader:
         """One verdict per answer, in order. No answer can make this fail.
 
         All verdicts have the status CRASHED, which means that the answers are not scored, if reasoning-gym cannot build
-        a dataset from the config, or if the group kills its workers. Raises EnvironmentSetupError if the task is
-        refused, PoolClosedError once the workers are closed, and an exception of pickle if `config` or `entry` cannot
-        be pickled.
+        a dataset from the config or cannot read the entry. Raises EnvironmentSetupError if the task is refused,
+        PoolClosedError once the workers are closed, and an exception of pickle if `config` or `entry` cannot be
+        pickled.
         """
         # Equal bytes are equal problems with equal types, which decide some verdicts.
         problem = hashlib.blake2b(pickle.dumps((task, dict(config), entry))).digest()
@@ -135,14 +147,8 @@ class SandboxGrader:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
                 verdicts[answer] = Verdict(0.0, detail=detail)
         if waiting:
-            request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
-            try:
-                graded = await self._grade_shared(problem, request)
-            except (WorkerDiedError, TimeoutError) as error:
-                graded = self._unscored(task, waiting, str(error))
-            for answer in waiting:
-                verdicts[answer] = graded[answer]
-                self._remember(_key(problem, answer), graded[answer])
+            request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s, TURN_S)
+            verdicts |= await self._grade_shared(problem, request)
         return self._count(task, [verdicts[answer] for answer in answers])
 
     def metrics(self) -> dict[str, float]:
@@ -155,73 +161,97 @@ class SandboxGrader:
         await self._pool.close()
 
     async def _grade_shared(self, problem: bytes, request: GroupRequest) -> dict[str, Verdict]:
-        """The verdicts on the answers of `request`, and perhaps of other calls. Raises the exceptions of `_grade`.
+        """The verdicts on the answers of `request`, which are graded together with those of other calls.
 
-        If the workers die of a group of several calls, each call becomes a group of its own.
+        Raises EnvironmentSetupError.
         """
         group = self._waiting.get(problem)
-        if group is None or len(group.answers) + len(request.answers) > MAX_SHARED_ANSWERS:
-            group = self._waiting[problem] = _Group(request)
-            group.grading = asyncio.create_task(self._grade(problem, group))
-        group.answers.update(dict.fromkeys(request.answers))
+        if group is None or len(group.verdicts) + len(request.answers) > MAX_SHARED_ANSWERS:
+            group = self._waiting[problem] = _Group(problem, request)
+            group.grading = asyncio.create_task(self._grade(group))
+        wanted = {answer: group.verdict_on(answer) for answer in request.answers}
         group.calls += 1
         try:
-            # Unlike an await of the task, this does not cancel the task for the other calls.
-            await asyncio.wait([group.grading])
-        except asyncio.CancelledError:
-            group.cancelled_calls += 1
-            if group.cancelled_calls == group.calls:
-                self._end_joining(problem, group)
+            # Unlike an await of the verdicts, this does not cancel them for the other calls.
+            await asyncio.wait(wanted.values())
+        finally:
+            group.calls -= 1
+            if not group.calls:
+                self._end_joining(group)
                 group.grading.cancel()
-            raise
-        try:
-            return group.grading.result()
-        except (WorkerDiedError, TimeoutError):
-            if group.calls == 1:
-                raise
-        return await self._grade(problem, _Group(request))
+        return {answer: verdict.result() for answer, verdict in wanted.items()}
 
-    async def _grade(self, problem: bytes, group: _Group) -> dict[str, Verdict]:
-        """The verdict on each answer of a group, which calls can join until a worker is idle.
-
-        Raises the exceptions of `WorkerPool.ask`, and EnvironmentSetupError.
-        """
-        task = group.request.task
+    async def _grade(self, group: _Group) -> None:
+        """Take turns until each answer of the group has a verdict. Calls can join until the first turn begins."""
         # Calls that are ready to run can join.
         await asyncio.sleep(0)
-        reply = json.loads(await self._pool.ask(partial(self._prepare, problem, group), f"a {task} problem"))
+        try:
+            while group.ungraded():
+                await self._take_turn(group)
+        # Each call raises it.
+        except Exception as error:  # noqa: BLE001
+            self._end_joining(group)
+            group.fail(error)
+
+    async def _take_turn(self, group: _Group) -> None:
+        """Raises EnvironmentSetupError."""
+        task = group.request.task
+        is_slow = not group.quick()
+        prepare = partial(self._prepare, group)
+        try:
+            reply = await self._pool.ask(prepare, f"a {task} problem", place=group.place(), is_slow=is_slow)
+        except (WorkerDiedError, TimeoutError) as error:
+            if len(group.turn) == 1:
+                group.settle(group.turn[0], self._unscored(task, 1, str(error)))
+            else:
+                group.slow += group.turn
+            return
+        group.turns += 1
+        self._read(group, json.loads(reply), is_slow=is_slow)
+
+    def _read(self, group: _Group, reply: dict[str, Any], *, is_slow: bool) -> None:
+        """Read the verdicts of a turn, which may be fewer than its answers. Raises EnvironmentSetupError."""
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
-        if reason := reply.get("unscored"):
-            return self._unscored(task, group.answers, reason)
-        verdicts = {}
-        for answer, fields in zip(group.answers, reply["verdicts"], strict=True):
-            fields["status"] = VerdictStatus(fields["status"])
-            verdicts[answer] = Verdict(**fields)
-        return verdicts
+        if "unscored" in reply:
+            verdict = self._unscored(group.request.task, len(group.turn), reply["unscored"])
+            for answer in group.turn:
+                group.settle(answer, verdict)
+            return
+        has_more_time = not is_slow and self._timeout_s > QUICK_S
+        for answer, fields in zip(group.turn, reply["verdicts"], strict=False):
+            verdict = Verdict(**{**fields, "status": VerdictStatus(fields["status"])})
+            if verdict.status is VerdictStatus.TIMEOUT and has_more_time:
+                group.slow.append(answer)
+                continue
+            group.settle(answer, verdict)
+            # Any other verdict may depend on the state of the machine, or on code of an answer.
+            if verdict.status is VerdictStatus.SCORED and not reply["is_isolated"]:
+                self._remember(_key(group.problem, answer), verdict)
 
-    def _end_joining(self, problem: bytes, group: _Group) -> None:
-        if self._waiting.get(problem) is group:
-            del self._waiting[problem]
+    def _end_joining(self, group: _Group) -> None:
+        if self._waiting.get(group.problem) is group:
+            del self._waiting[group.problem]
 
-    def _prepare(self, problem: bytes, group: _Group) -> Request:
-        """The request for a group, which no call can join any more."""
-        self._end_joining(problem, group)
-        request = replace(group.request, answers=tuple(group.answers))
-        answer_limit_s = WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S
-        return Request(pickle.dumps(request), GROUP_ALLOWANCE_S + answer_limit_s * len(request.answers))
+    def _prepare(self, group: _Group) -> Request:
+        """The request for the next turn of a group, which no call can join any more."""
+        self._end_joining(group)
+        quick = group.quick()
+        group.turn = tuple(quick or group.slow[:1])
+        timeout_s = min(QUICK_S, self._timeout_s) if quick else self._timeout_s
+        request = replace(group.request, answers=group.turn, timeout_s=timeout_s)
+        answer_limit_s = WALL_FACTOR * timeout_s + ANSWER_ALLOWANCE_S
+        return Request(pickle.dumps(request), GROUP_ALLOWANCE_S + answer_limit_s * len(group.turn))
 
-    def _unscored(self, task: str, answers: Collection[str], reason: str) -> dict[str, Verdict]:
-        logger.error("%d answers to a %s problem could not be scored: %s.", len(answers), task, reason)
+    def _unscored(self, task: str, count: int, reason: str) -> Verdict:
+        logger.error("%d answers to a %s problem could not be scored: %s.", count, task, reason)
         self._counts["unscored_groups"] += 1
-        return dict.fromkeys(answers, Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}"))
+        return Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}")
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
-        """Remember a score. Any other verdict may depend on the state of the machine."""
-        if verdict.status is VerdictStatus.SCORED:
-            self._remembered[key] = verdict
-            if len(self._remembered) > MAX_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
+        self._remembered[key] = verdict
+        if len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -240,16 +270,51 @@ class SandboxGrader:
 class _Group:
     """The answers of one or more calls to the same problem."""
 
+    problem: bytes
     request: GroupRequest
     """The request of the first call."""
-    answers: dict[str, None] = field(init=False)
-    """The answers of all calls in order, without duplicates."""
+    verdicts: dict[str, asyncio.Future[Verdict]] = field(default_factory=dict)
+    """By the answers of all calls, in order."""
+    slow: list[str] = field(default_factory=list)
+    """The answers that each have a turn of their own."""
+    turn: tuple[str, ...] = ()
+    """The answers of the turn in progress."""
+    turns: int = 0
     calls: int = 0
-    cancelled_calls: int = 0
-    grading: asyncio.Task[dict[str, Verdict]] = field(init=False)
+    """The calls that wait for a verdict."""
+    grading: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answers = dict.fromkeys(self.request.answers)
+        self._began_s = asyncio.get_running_loop().time()
+
+    def place(self) -> float:
+        """The place in the queue for workers."""
+        return self._began_s + self.turns * TURN_COST_S
+
+    def verdict_on(self, answer: str) -> asyncio.Future[Verdict]:
+        """The verdict on an answer, which becomes part of the group."""
+        if answer not in self.verdicts:
+            self.verdicts[answer] = asyncio.get_running_loop().create_future()
+        return self.verdicts[answer]
+
+    def ungraded(self) -> list[str]:
+        return [answer for answer, verdict in self.verdicts.items() if not verdict.done()]
+
+    def quick(self) -> list[str]:
+        """The ungraded answers that can share a turn."""
+        return [answer for answer in self.ungraded() if answer not in self.slow]
+
+    def settle(self, answer: str, verdict: Verdict) -> None:
+        self.verdicts[answer].set_result(verdict)
+        if answer in self.slow:
+            self.slow.remove(answer)
+
+    def fail(self, error: Exception) -> None:
+        """Have all calls that wait for a verdict raise an error."""
+        for answer in self.ungraded():
+            self.verdicts[answer].set_exception(error)
+            # Python logs an exception that nobody reads, which happens after the cancellation of a call.
+            self.verdicts[answer].exception()
 
 
 def _key(problem: bytes, answer: str) -> bytes:

@@ -1,52 +1,41 @@
 """A grading worker: a clean interpreter that imports reasoning-gym once and forks a child for each group.
 
-The worker starts with an empty environment, reads requests from its standard input, and never reads an answer. It ties
-itself to the parent, moves the protocol away from stdout, tries the kernel's layers, imports and guards the verifiers,
-imports the modules that they would import late, and confines itself. A rehearsal then proves that a confined child can
-still score, and the worker serves until the parent closes the socket.
+The worker never reads an answer. It imports and guards the verifiers, imports the modules that they would import late,
+and confines itself (worker.py). A rehearsal then proves that a confined child can still score.
 
 The child confines itself, then grades the answers in order and reports each with one record. The worker accepts a
 record only for the current answer. It kills a child that hangs, dies or writes anything else. The current answer gets
 that verdict, and a new child grades the next answer.
+
+Each answer has a child of its own if the verifier may run it as code: if no guard covers the verifier, or if the
+verifier is the user's, because the scan for such code does not see everything.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
-import math
 import os
 import pkgutil
 import select
 import signal
-import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from ..errors import EnvironmentSetupError
 from ..records import Verdict, VerdictStatus
 from ..tasks import reasoning_gym_source as library
+from ..tasks.catalog import is_of_library
+from ..verification.entries import task_of
 from ..verification.forms import FORMS
 from ..verification.grade import Verifier, check_for, grade
-from . import confinement
-from .confinement import RESULT_FD, ChildConfinement
+from .confinement import RESULT_FD, ChildConfinement, Layers, MemoryMeter
 from .datasets import DatasetCache
-from .protocol import (
-    RECORD_SIZE,
-    Imports,
-    ProtocolError,
-    UnreadableMessageError,
-    open_channel,
-    pack_record,
-    unpack_record,
-)
+from .protocol import RECORD_SIZE, ProtocolError, pack_record, unpack_record
+from .worker import Start, Work, run
 
 WALL_FACTOR = 4.0
 """The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
@@ -58,7 +47,6 @@ UNDISTURBED_S = 0.02
 EXIT_ALLOWANCE_S = 0.2
 """A child that has closed its pipe may run for this time. If it ends by then, its exit status explains why."""
 _SETUP_FAILED = 3
-_SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
     "assumptions",
     "concrete",
@@ -86,79 +74,86 @@ _COMMON_NOTATIONS = (
 )
 
 GradeAnswer = Callable[[str], Verdict]
-Sandbox: TypeAlias = Literal["auto", "require", "off"]
 
 
 @dataclass(frozen=True)
-class GradingStart:
+class GradingStart(Start):
     """The first message. With `strict`, the forms and validators decide whether an answer is right.
 
     A task whose verifier evaluates text without a guard is refused, unless `allow_unguarded` names it.
     """
 
-    sandbox: Sandbox
-    imports: Imports
     allow_unguarded: frozenset[str] = frozenset()
     strict: bool = False
 
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """One group to grade; `timeout_s` is the deadline of each answer."""
+    """One group to grade.
+
+    `timeout_s` is the deadline of each answer. The worker grades no further answer once it has worked for `turn_s`, so
+    the reply may have fewer verdicts than answers.
+    """
 
     task: str
     config: Mapping[str, Any]
     entry: dict[str, Any]
     answers: tuple[str, ...]
     timeout_s: float
-
-
-class RefusedError(Exception):
-    """The settings do not allow to grade the groups of a task."""
-
-
-class DatasetError(Exception):
-    """The dataset whose verifier grades a group cannot be built."""
+    turn_s: float
 
 
 def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
-    channel = open_channel(parent)
-    try:
-        start: GradingStart = channel.receive()
-        child, unguarded = _prepare(start)
-        _rehearse(child)
-    # A task module may raise any exception. The parent reports it.
-    except Exception as error:  # noqa: BLE001
-        channel.send(json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode())
-        return
-    channel.send(json.dumps({"layers": child.layers.describe()}).encode())
-    datasets = DatasetCache()
-    # The environment closes the socket when it ends.
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            reply: dict[str, Any]
-            try:
-                request: GroupRequest = channel.receive()
-                is_isolated = _is_unguarded(request, unguarded, start.allow_unguarded)
-                grade_answer = _grade_answer(request, datasets, is_strict=start.strict)
-                verdicts = _verdicts(request, grade_answer, child, is_isolated=is_isolated)
-                reply = {"verdicts": [asdict(verdict) for verdict in verdicts]}
-            except RefusedError as error:
-                reply = {"failure": str(error)}
-            except (DatasetError, UnreadableMessageError) as error:
-                reply = {"unscored": str(error)}
-            channel.send(json.dumps(reply).encode())
+    run(parent, GradingWork)
 
 
-def _is_unguarded(request: GroupRequest, unguarded: Mapping[str, str], allowed: frozenset[str]) -> bool:
-    """Whether the verifier may run an answer as code, so that each answer needs its own child. Raises RefusedError."""
-    found = tasks_within(request.task, request.config) & unguarded.keys()
-    refused = sorted(found - allowed)
-    if refused:
-        name = refused[0]
-        raise RefusedError(f"{name} is not scored: {unguarded[name]}. Allow it by name if you trust the sandbox alone.")
-    return bool(found)
+class GradingWork(Work):
+    """Grades the answers of each request."""
+
+    def __init__(self, start: GradingStart) -> None:
+        # The guards replace functions of modules that are imported only now.
+        from ..verification import eval_guards
+
+        self._start = start
+        self._unguarded = eval_guards.install()
+        self._own = {task for task in library.registry() if not is_of_library(task)}
+        _import_all_of_sympy()
+        _warm_up()
+        self._datasets = DatasetCache()
+
+    def confined(self, layers: Layers, memory: MemoryMeter) -> None:
+        self._child = ChildConfinement(layers, memory)
+        _rehearse(self._child)
+
+    def reply(self, request: GroupRequest) -> bytes:
+        tasks = tasks_within(request.task, request.config)
+        refused = sorted(tasks & self._unguarded.keys() - self._start.allow_unguarded)
+        if refused:
+            name = refused[0]
+            failure = f"{name} is not scored: {self._unguarded[name]}. Allow it by name if you trust the sandbox alone."
+            return json.dumps({"failure": failure}).encode()
+        source = task_of(request.task, request.entry)
+        if source not in tasks:
+            raise ValueError(f"expected an item of {', '.join(sorted(tasks))}, got an item of {source:.100}")
+        is_isolated = not tasks.isdisjoint(self._own | self._unguarded.keys())
+        verdicts = _verdicts(request, self._grade_answer(request), self._child, is_isolated=is_isolated)
+        reply = {"verdicts": [asdict(verdict) for verdict in verdicts], "is_isolated": is_isolated}
+        return json.dumps(reply).encode()
+
+    def unanswered(self, reason: str) -> bytes:
+        return json.dumps({"unscored": reason}).encode()
+
+    def _grade_answer(self, request: GroupRequest) -> GradeAnswer:
+        """The function that grades an answer of the group."""
+        # Scoring uses neither seed nor size. The seed keeps the constructor from drawing a random seed.
+        dataset = self._datasets.dataset(request.task, {"seed": 0, "size": 1, **request.config})
+        check = check_for(request.task, request.entry) if self._start.strict else None
+
+        def grade_answer(answer: str) -> Verdict:
+            return _contained(dataset.score_answer, lambda verifier: grade(verifier, request.entry, answer, check))
+
+        return grade_answer
 
 
 def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
@@ -173,35 +168,24 @@ def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _grade_answer(request: GroupRequest, datasets: DatasetCache, *, is_strict: bool) -> GradeAnswer:
-    """The function that grades an answer of the group. Raises DatasetError if the dataset cannot be built."""
-    try:
-        # Scoring uses neither seed nor size. The seed keeps the constructor from drawing a random seed.
-        dataset = datasets.dataset(request.task, {"seed": 0, "size": 1, **request.config})
-    # A hundred third-party constructors run here, and one may even exit.
-    except (Exception, SystemExit) as error:
-        raise DatasetError(f"its dataset cannot be built: {library.explain(error)}") from error
-    check = check_for(request.task, request.entry) if is_strict else None
-
-    def grade_answer(answer: str) -> Verdict:
-        return _contained(dataset.score_answer, lambda verifier: grade(verifier, request.entry, answer, check))
-
-    return grade_answer
-
-
 # --- one group ---
 
 
 def _verdicts(
     request: GroupRequest, grade_answer: GradeAnswer, confinement: ChildConfinement, *, is_isolated: bool = False
 ) -> list[Verdict]:
-    """One verdict for each answer, in order."""
+    """A verdict for each answer, in order, until the turn is over."""
     verdicts: list[Verdict] = []
     count = len(request.answers)
-    while (due := len(verdicts)) < count:
+    turn_end_s = time.monotonic() + request.turn_s
+    while len(verdicts) < count:
+        due = len(verdicts)
         stop = due + 1 if is_isolated else count
         with Child(request, grade_answer, confinement, due, stop) as child:
-            verdicts += child.verdicts()
+            for verdict in child.verdicts():
+                verdicts.append(verdict)
+                if time.monotonic() > turn_end_s:
+                    return verdicts
     return verdicts
 
 
@@ -223,12 +207,15 @@ class Child:
         self._due = start
         self._stop = stop
         self._results, writing = os.pipe()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:
+            # The machine is out of processes or memory, which is no fault of the group. The pool tries again.
+            os._exit(1)
         if self._pid == 0:
             code = _SETUP_FAILED
             try:
-                limit_s = request.timeout_s * (stop - start)
-                confinement.enter(writing, cpu_seconds=math.ceil(limit_s) + 2)
+                confinement.enter(writing)
                 code = 1
                 for index in range(start, stop):
                     verdict = grade_answer(request.answers[index])
@@ -362,41 +349,9 @@ def _describe_end(status: int) -> Verdict:
 # --- start ---
 
 
-def _prepare(start: GradingStart) -> tuple[ChildConfinement, dict[str, str]]:
-    """Import and guard the verifiers, then confine this process.
-
-    Returns the confinement of its children, and the unguarded tasks with the reason. Raises EnvironmentSetupError if
-    the sandbox is required and this machine cannot filter system calls.
-    """
-    confinement.volunteer_for_oom_kill()
-    layers = confinement.Layers() if start.sandbox == "off" else confinement.detect()
-    if start.sandbox == "require" and not layers.seccomp:
-        raise EnvironmentSetupError(
-            "sandbox: require needs seccomp (Linux on x86-64 or arm64, permitted by the container), "
-            f"got {layers.describe()}. Use sandbox: auto to run with less"
-        )
-    start.imports.perform()
-    from ..verification import eval_guards
-
-    unguarded = eval_guards.install()
-    _import_all_of_sympy()
-    _warm_up()
-    gc.collect()
-    gc.freeze()
-    # This call reads /proc, so it comes before this process confines itself.
-    child = ChildConfinement(layers)
-    paths = sysconfig.get_paths()
-    folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
-    folders += _SYSTEM_LIBRARIES
-    # A dataset of the user may read files that lie beside its module.
-    folders += [str(Path(module).parent) for module in start.imports.task_modules if module.endswith(".py")]
-    confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
-    return child, unguarded
-
-
 def _rehearse(child: ChildConfinement) -> None:
     """Raise RuntimeError unless a confined child scores a right and a wrong answer."""
-    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
+    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0, turn_s=60.0)
     graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
     if [verdict.value for verdict in graded] != [1.0, 0.0]:
         failures = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)

@@ -2,10 +2,10 @@
 
     WorkerPool ── owns ──> WorkerProcess ── socket ──> a clean interpreter that runs one of our modules
 
-The generator and the grader each own a pool. A worker handles one request at a time, in order of arrival. A worker ends
-if it dies, if it is late, or if its caller is cancelled. The pool then restarts it in the background, and retries until
-the restart succeeds, because a machine may briefly run out of processes. Requests wait during this time. The code in
-this module never blocks the event loop.
+The generator and the grader each own a pool. A worker handles one request at a time, in the order of `Request.place`. A
+worker ends if it dies, if it is late, if it announces its end, or if its caller is cancelled. The pool then restarts it
+in the background, and retries until the restart succeeds, because a machine may briefly run out of processes. Requests
+wait during this time. The code in this module never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..utils.resilience import Outage
-from .protocol import HEADER_SIZE
+from .protocol import HEADER_SIZE, LAST_REPLY
 
 START_ALLOWANCE_S = 120.0
 """A worker that is not ready after this time counts as failed."""
@@ -167,21 +167,23 @@ class WorkerProcess:
         """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
         limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
-        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown.
+        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown. Also
+        ends the process if it announces that this is its last reply.
         """
         # The end of the process closes the socket, which ends the wait below.
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(limit_s, self.end)
-        is_answered = False
+        may_go_on = False
         try:
             # There is no drain: if the process has stopped reading, the deadline ends the wait.
             # Pickled once more, so that the worker finds the end of a message that it cannot read.
             self._writer.write(pickle.dumps(message))
-            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "little")
+            header = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "little")
+            size = header % LAST_REPLY
             if size > MAX_REPLY_BYTES:
                 raise WorkerDiedError(f"it announced a reply of {size} bytes")
             reply = await self._reader.readexactly(size)
-            is_answered = True
+            may_go_on = header < LAST_REPLY
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             is_late = deadline.when() <= loop.time()
@@ -192,7 +194,7 @@ class WorkerProcess:
             raise WorkerDiedError(f"it ended with exit status {code}") from error
         finally:
             deadline.cancel()
-            if not is_answered:
+            if not may_go_on:
                 self.end()
 
     def end(self) -> None:
@@ -218,6 +220,18 @@ class Request:
 
     message: bytes
     limit_s: float
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A request that waits for a worker. The lowest `place` comes first.
+
+    Slow requests do not get the last worker of several, so that other requests need not wait for them.
+    """
+
+    place: float
+    is_slow: bool
+    worker: asyncio.Future[WorkerProcess]
 
 
 class WorkerPool:
@@ -246,10 +260,10 @@ class WorkerPool:
             first_delay_s=FIRST_DELAY_S,
             max_delay_s=MAX_DELAY_S,
         )
-        self._idle: asyncio.Queue[WorkerProcess | None] = asyncio.Queue()
-        """Holds None after the pool is closed."""
-        # With the queue alone, a caller that returns a worker and asks again would overtake the waiting callers.
-        self._turn = asyncio.Lock()
+        self._idle: list[WorkerProcess] = []
+        self._waiters: list[Waiter] = []
+        self._slow = 0
+        """Slow requests that have a worker."""
         self._starts: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._deaths = 0
@@ -263,18 +277,20 @@ class WorkerPool:
                 await self.close()
                 raise failure
         self._is_open = True
-        for worker in self.workers:
-            self._idle.put_nowait(worker)
+        self._idle += self.workers
 
-    async def ask(self, prepare: Callable[[], Request], what: str) -> bytes:
+    async def ask(
+        self, prepare: Callable[[], Request], what: str, *, place: float | None = None, is_slow: bool = False
+    ) -> bytes:
         """The reply of a worker to the request that `prepare` returns once a worker is idle.
 
-        If the worker dies, the pool asks another worker. `what` names the request in the log. Raises WorkerDiedError if
-        ATTEMPTS workers died, TimeoutError like `WorkerProcess.ask`, PoolClosedError, and the exceptions of `prepare`.
+        Requests wait in the order of `place`, which is the time of their arrival by default. If the worker dies, the
+        pool asks another worker. `what` names the request in the log. Raises WorkerDiedError if ATTEMPTS workers died,
+        TimeoutError like `WorkerProcess.ask`, PoolClosedError, and the exceptions of `prepare`.
         """
         request = None
         for _ in range(ATTEMPTS):
-            worker = await self._borrow()
+            worker = await self._borrow(asyncio.get_running_loop().time() if place is None else place, is_slow)
             pause_s = 0.0
             try:
                 request = request or prepare()
@@ -289,40 +305,66 @@ class WorkerPool:
                 self._deaths += 1
                 self._logger.warning("%s died of %s: %s.", worker.who, what, error)
             finally:
-                if worker.is_running:
-                    self._idle.put_nowait(worker)
-                elif self._is_open:
-                    self._replace(worker, pause_s)
+                self._slow -= is_slow
+                self._return(worker, pause_s)
         raise WorkerDiedError(f"{ATTEMPTS} workers died of it, the last one because {died}")
 
-    async def _borrow(self) -> WorkerProcess:
-        async with self._turn:
-            while self._is_open:
-                worker = await self._next_idle()
-                if worker is None:
-                    # The next caller that waits must see it too.
-                    self._idle.put_nowait(None)
-                    break
-                if worker.is_running:
-                    return worker
+    async def _borrow(self, place: float, is_slow: bool) -> WorkerProcess:
+        if not self._is_open:
+            raise PoolClosedError
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(place, is_slow, loop.create_future())
+        self._waiters.append(waiter)
+        self._serve_waiters()
+        joining = loop.call_later(BUSY_S, self._start_spare)
+        try:
+            return await waiter.worker
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif self._is_open:
+                self._slow -= is_slow
+                self._return(waiter.worker.result())
+            raise
+        finally:
+            joining.cancel()
+
+    def _return(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
+        """Take back a worker, and restart it if it has ended."""
+        if worker.is_running:
+            self._idle.append(worker)
+            self._serve_waiters()
+        elif self._is_open:
+            self._replace(worker, pause_s)
+
+    def _serve_waiters(self) -> None:
+        """Give idle workers to the waiting requests."""
+        while self._idle:
+            may_be_slow = self._slow < max(1, len(self.workers) - 1)
+            waiting = [waiter for waiter in self._waiters if not waiter.worker.done()]
+            allowed = [waiter for waiter in waiting if may_be_slow or not waiter.is_slow]
+            if not allowed:
+                return
+            worker = self._idle.pop()
+            if not worker.is_running:
                 self._replace(worker)
-        raise PoolClosedError
+                continue
+            first = min(allowed, key=lambda waiter: waiter.place)
+            self._waiters.remove(first)
+            self._slow += first.is_slow
+            first.worker.set_result(worker)
 
     async def close(self) -> None:
         """Kill all workers. Waiting and later callers get a PoolClosedError. Safe to call twice."""
         self._is_open = False
+        for waiter in self._waiters:
+            if not waiter.worker.done():
+                waiter.worker.set_exception(PoolClosedError())
+        self._waiters.clear()
         for start in self._starts:
             start.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*(worker.kill() for worker in self.workers))
-        self._idle.put_nowait(None)
-
-    async def _next_idle(self) -> WorkerProcess | None:
-        joining = asyncio.get_running_loop().call_later(BUSY_S, self._start_spare)
-        try:
-            return await self._idle.get()
-        finally:
-            joining.cancel()
 
     def _start_spare(self) -> None:
         if self._spare is not None and self._is_open:
@@ -349,5 +391,5 @@ class WorkerPool:
                 await asyncio.sleep(self._outage.failed(str(error), "restarting it, requests wait"))
             else:
                 self._outage.over()
-                self._idle.put_nowait(worker)
+                self._return(worker)
                 return

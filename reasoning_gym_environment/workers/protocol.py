@@ -95,7 +95,8 @@ def unpack_record(data: bytes) -> tuple[int, Verdict]:
 
 
 HEADER_SIZE = 8
-"""The bytes before a reply of a worker. They hold its size."""
+"""The bytes before a reply of a worker. They hold its size, and LAST_REPLY if the worker ends after it."""
+LAST_REPLY = 1 << 63
 
 
 # --- a worker's end of the socket ---
@@ -124,9 +125,17 @@ class Channel:
             os.dup2(null, descriptor)
         os.close(null)
 
+    def receive_bytes(self) -> bytes:
+        """The next message, which `read` reads. Raises EOFError if the parent has closed the socket."""
+        message: bytes = pickle.load(self._messages)
+        return message
+
     def receive(self) -> Any:
         """The next message. Raises EOFError if the parent has closed the socket, and UnreadableMessageError."""
-        message = pickle.load(self._messages)
+        return self.read(self.receive_bytes())
+
+    def read(self, message: bytes) -> Any:
+        """The content of a message. Raises UnreadableMessageError."""
         # Unpickling imports the modules of the classes in the message, and these modules may raise anything.
         try:
             return pickle.loads(message)
@@ -136,8 +145,9 @@ class Channel:
                 "that workers can import"
             ) from error
 
-    def send(self, reply: bytes) -> None:
+    def send(self, reply: bytes, *, is_last: bool = False) -> None:
         """Send a reply. Raises BrokenPipeError if the parent has closed the socket."""
-        data = len(reply).to_bytes(HEADER_SIZE, "little") + reply
+        header = len(reply) | (LAST_REPLY if is_last else 0)
+        data = header.to_bytes(HEADER_SIZE, "little") + reply
         while data:
             data = data[os.write(self._socket, data) :]

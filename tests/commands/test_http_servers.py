@@ -31,11 +31,29 @@ def test_the_servers_start_with_the_defaults_of_their_help(
     # None is the default that depends on the number of cores.
     assert settings["num_generation_workers"] is settings["num_scoring_workers"] is None
     assert (settings.get("complexity_mode"), settings["partial_credit"]) == (complexity_mode, "exact")
+    assert settings["sandbox"] == "require"
     with pytest.raises(SystemExit):
         getattr(http_servers, command)(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "A right answer always earns 1 (default: exact)" in text
     assert ("while it does not (default: curriculum)" in text) == (complexity_mode is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_open"),
+    [((), False), (("--host", "0.0.0.0"), True), (("--host", "0.0.0.0", "--token-env", "A_TOKEN"), False)],
+)
+def test_a_server_that_others_reach_without_a_token_warns(
+    options: tuple[str, ...],
+    is_open: bool,
+    in_process_workers: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    http_servers.grade_server(["--port", "0", "--tasks", "chain_sum", *options])
+    assert ("can use this server. Add --token-env" in caplog.text) == is_open
 
 
 def test_a_port_that_is_in_use_or_no_port_is_a_sentence() -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import missing_extra
-from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe
+from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe, RecipeGrader
 from reasoning_gym_environment.integrations.servers import answer_in, build_app, last_message
 from testing.hostile_answers import ENTRY
 
@@ -106,14 +107,12 @@ def test_a_response_that_cannot_be_read_is_masked_with_its_reason(tasks: Tasks, 
     assert reply["failure_reason"].startswith("response: expected an output with messages")
 
 
-def test_the_deadline_the_token_and_a_request_larger_than_the_queue(tasks: Tasks) -> None:
+def test_the_deadline_and_a_request_larger_than_the_queue(tasks: Tasks) -> None:
     group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
     late = TestClient(build_app(tasks, deadline_s=0.0)).post("/grade", json=[group]).json()[0]
     assert [(grade["reward"], grade["reason"]) for grade in late] == [(None, "not graded within 0 s")] * 3
-    client = TestClient(build_app(tasks, queue=2, token="t"))
-    assert client.post("/grade", json=[group]).status_code == 401
-    client.headers["Authorization"] = "Bearer t"
-    assert client.post("/grade", json=[group]).status_code == 200, "the only request may be of any size"
+    refused = TestClient(build_app(tasks, queue=2)).post("/grade", json=[group])
+    assert (refused.status_code, "at most --queue=2 completions, got 3" in refused.text) == (413, True)
 
 
 async def test_more_than_the_queue_is_refused_while_others_are_graded(
@@ -122,12 +121,12 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
     begun = threading.Event()
     may_end = threading.Event()
 
-    def waits(*_: Any, **__: Any) -> list[Any]:
+    async def waits(*_: Any, **__: Any) -> list[Any]:
         begun.set()
-        may_end.wait(60.0)
+        await asyncio.to_thread(may_end.wait, 60.0)
         return []
 
-    monkeypatch.setattr(tasks, "grade", waits)
+    monkeypatch.setattr(tasks, "_grade", waits)
     group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
     transport = httpx.ASGITransport(build_app(tasks, queue=4))
     async with httpx.AsyncClient(transport=transport, base_url="http://grader") as client:
@@ -138,6 +137,82 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert (await first).status_code == 200
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
+
+
+# --- what a client may choose
+
+
+OTHER_CONFIG = {"min_terms": 2, "max_terms": 99}
+
+
+def test_a_client_chooses_among_the_served_configs(tasks: Tasks) -> None:
+    client = TestClient(build_app(tasks))
+    problem = tasks.draw("chain_sum", 1, 2)
+    recipe = Recipe.of(problem)
+    item = dict(problem.entry)
+    group = {"task": "chain_sum", "seed": problem.seed, "completions": [f"<answer>{item['answer']}</answer>"]}
+    config = json.loads(recipe.config)
+    for served in ({"level": 2}, {"config": config}, {"recipe": recipe.as_row()}, {"item": item}):
+        [[graded]] = client.post("/grade", json=[{**group, **served}]).json()
+        assert graded["reward"] == 1.0, (served, graded)
+    for choice, reason in (
+        ({"config": OTHER_CONFIG}, "expected the default config of chain_sum, or the config of a level"),
+        ({"config": OTHER_CONFIG, "item": item}, "expected the default config of chain_sum"),
+        ({"level": 99}, "has the levels 0 to"),
+        ({"level": -1}, "has the levels 0 to"),
+    ):
+        refused = client.post("/grade", json=[{**group, **choice}])
+        assert (refused.status_code, reason in refused.text) == (400, True), (choice, refused.text)
+
+
+def test_any_other_config_needs_the_word_of_the_user(tasks: Tasks) -> None:
+    client, trusting = TestClient(build_app(tasks)), TestClient(build_app(tasks, allow_configs=True))
+    problem = tasks.make("chain_sum", 1, OTHER_CONFIG)
+    row = {"recipe": Recipe.of(problem).as_row(), "completions": [f"<answer>{problem.entry['answer']}</answer>"]}
+    [[unscored]] = client.post("/grade", json=[row]).json()
+    assert unscored["reward"] is None and "--allow-configs" in unscored["reason"]
+    group = {"task": "chain_sum", "seed": 1, "config": OTHER_CONFIG, "completions": row["completions"]}
+    graded = trusting.post("/grade", json=[row, group]).json()
+    assert [grade["reward"] for [grade] in graded] == [1.0, 1.0]
+
+
+def test_no_client_names_a_file(in_process_workers: None) -> None:
+    with Tasks("spell_backward") as tasks:
+        for allow_configs in (False, True):
+            client = TestClient(build_app(tasks, allow_configs=allow_configs))
+            for file in ("/etc/passwd", "/etc/shadow", "/no/such/file"):
+                group = {"task": "spell_backward", "config": {"data_file": file}, "completions": ["x"]}
+                reply = client.post("/grade", json=[group])
+                assert reply.status_code == 400 and "A client may name no file" in reply.text
+
+
+def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker() -> None:
+    parts = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "countdown")]
+    with Tasks("composite", task_overrides={"composite": {"datasets": parts}}) as tasks:
+        client = TestClient(build_app(tasks))
+        for metadata in ({}, {"source_dataset": "no_such_task"}, {"source_dataset": ["chain_sum"]}):
+            item = {"question": "?", "answer": "1", "metadata": metadata}
+            group = {"task": "composite", "item": item, "completions": ["<answer>1</answer>"] * 2}
+            for grade in client.post("/grade", json=[group]).json()[0]:
+                assert grade["reward"] is None and "Error" in grade["reason"], (metadata, grade)
+        item = {"question": "4 + 3 = ", "answer": "7", "metadata": {"source_dataset": "chain_sum"}}
+        right = {"task": "composite", "item": item, "completions": ["<answer>7</answer>"]}
+        assert client.post("/grade", json=[right]).json()[0][0]["reward"] == 1.0
+        assert tasks.metrics().get("grading/worker_restarts", 0) == 0
+
+
+def test_groups_without_completions_are_refused(tasks: Tasks) -> None:
+    groups = [{"task": "chain_sum", "seed": seed, "completions": []} for seed in range(20_000)]
+    refused = TestClient(build_app(tasks)).post("/grade", json=groups)
+    assert (refused.status_code, len(refused.content) < 3000) == (422, True)
+
+
+def test_a_recipe_that_gives_another_item_keeps_nothing(tasks: Tasks) -> None:
+    grader = RecipeGrader(tasks)
+    for seed in range(20):
+        recipe = replace(Recipe.of(tasks.draw("chain_sum", seed)), question_digest="0")
+        assert grader.grade(recipe, ["x"])[0].reward is None
+    assert not grader._making
 
 
 # --- requests that anybody may send
@@ -183,7 +258,7 @@ def client(tasks: Tasks) -> TestClient:
 @pytest.fixture(scope="module")
 def requests(tasks: Tasks) -> list[tuple[str, Any]]:
     """Requests of every kind, each with a right and a wrong completion: a route and its body."""
-    config = {"min_terms": 2, "max_terms": 3}
+    config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     problem = tasks.make("chain_sum", 1, config)
     recipe = Recipe.of(problem).as_row()
     metadata = {"source_dataset": "chain_sum", "difficulty": {"num_terms": 2}}
@@ -201,7 +276,7 @@ def requests(tasks: Tasks) -> list[tuple[str, Any]]:
 
 
 def test_an_item_with_the_recipe_of_another_item_is_unscored(client: TestClient, tasks: Tasks) -> None:
-    config = {"min_terms": 2, "max_terms": 3}
+    config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     first, second = (tasks.make("chain_sum", seed, config) for seed in (1, 2))
     item = {"question": first.question, "answer": "5", "metadata": {}}
     group = {"task": "chain_sum", "completions": ["<answer>5</answer>"], "item": item}

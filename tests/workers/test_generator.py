@@ -25,6 +25,7 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.questions import NOT_REPRODUCED, is_sound
 from reasoning_gym_environment.workers.generator import ProcessGenerator
+from testing.process_table import linux_only
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +175,20 @@ async def test_an_item_of_which_workers_die_is_an_error_that_names_it(generator:
 
 
 # --- the workers ---
+
+
+@linux_only
+async def test_a_config_that_names_a_file_reads_no_file_of_the_user_and_waits_for_none(
+    generator: ProcessGenerator, tmp_path: Path
+) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("secret " * 100)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with counting(generator, failed=2):
+        for file in (words, pipe):
+            with pytest.raises(GenerationError, match="PermissionError"):
+                await generator.generate("spell_backward", 1, {"data_file": str(file)})
 
 
 async def test_workers_start_clean_and_import_neither_atropos_nor_transformers(generator: ProcessGenerator) -> None:

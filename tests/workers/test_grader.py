@@ -18,7 +18,7 @@ from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
 from reasoning_gym_environment.workers.grading_worker import tasks_within
-from testing.hostile_answers import ATTACK_TASK, HOSTILE_ANSWERS
+from testing.hostile_answers import ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 from testing.process_table import linux_only, until, workers_of
 
 from .conftest import FILE_TASK, grading
@@ -104,13 +104,13 @@ BROKEN_DATASETS: list[tuple[str, dict[str, Any], str]] = [
     ("chain_sum", {"no_such_field": 1}, "TypeError: .*no_such_field"),
     ("no_such_task", {}, "ValueError: .*no_such_task"),
     (ATTACK_TASK, {"breaks": "OSError"}, "OSError: as the test wants it"),
-    (ATTACK_TASK, {"breaks": "MemoryError"}, "MemoryError: as the test wants it"),
+    (ATTACK_TASK, {"breaks": "MemoryError"}, "MemoryError: more than 2048 MiB"),
     (ATTACK_TASK, {"breaks": "SystemExit"}, "SystemExit: as the test wants it"),
 ]
 
 
 @pytest.mark.parametrize(("task", "config", "cause"), BROKEN_DATASETS)
-async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_costs_no_worker(
+async def test_a_group_whose_dataset_or_item_cannot_be_used_is_unscored_by_name_and_costs_no_worker(
     grader: SandboxGrader,
     sum_item: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
@@ -120,22 +120,79 @@ async def test_a_group_whose_dataset_cannot_be_built_is_unscored_by_name_and_cos
 ) -> None:
     before = Counter(grader.metrics())
     verdicts = await grader.grade(task, config, sum_item, ["1", "2"])
-    reason = f"its dataset cannot be built: {cause}"
     assert [verdict.status for verdict in verdicts] == [VerdictStatus.CRASHED] * 2
-    assert re.search(f"^not scored: {reason}", verdicts[0].detail)
-    assert re.search(f"2 answers to a {task} problem could not be scored: {reason}", caplog.text)
+    assert re.search(f"^not scored: {cause}", verdicts[0].detail)
+    assert re.search(f"2 answers to a {task} problem could not be scored: {cause}", caplog.text)
     grader._remembered.clear()
     assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
     grown = Counter(grader.metrics()) - before
     assert grown["grading/unscored_groups"] == 1.0
-    assert "grading/worker_restarts" not in grown
+    # A worker that has run out of memory ends with its reply.
+    assert grown["grading/worker_restarts"] == ("MemoryError" in cause)
+
+
+@linux_only
+async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_scores_nothing(
+    grader: SandboxGrader,
+) -> None:
+    before = Counter(grader.metrics())
+    for _ in range(3):
+        [kept] = await grader.grade(ATTACK_TASK, {"keeps": 600 << 20}, ENTRY, [RIGHT])
+        assert kept.value == 1.0
+    [refused] = await grader.grade(ATTACK_TASK, {"keeps": 3 << 30}, ENTRY, [RIGHT])
+    assert (refused.status, "MemoryError" in refused.detail) == (VerdictStatus.CRASHED, True)
+    [right] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
+    assert right.value == 1.0
+    assert (Counter(grader.metrics()) - before)["grading/worker_restarts"] == 4
+
+
+HIDDEN_EVAL = """
+from dataclasses import dataclass
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import register_dataset
+
+TOOLS = {"run": exec}
+
+@dataclass
+class Config:
+    seed: int | None = None
+    size: int = 1
+
+class Dataset(ProceduralDataset):
+    def __init__(self, config):
+        super().__init__(config, config.seed, config.size)
+
+    def __getitem__(self, index):
+        return {}
+
+    def score_answer(self, answer, entry):
+        if answer == entry["answer"]:
+            return 1.0
+        TOOLS["run"](answer, {"Dataset": Dataset})
+        return 0.25
+
+register_dataset("hides_its_eval", Dataset, Config)
+"""
+
+
+async def test_an_answer_that_runs_unseen_by_the_scan_changes_no_score_of_others(tmp_path: Path) -> None:
+    (tmp_path / "hidden_eval.py").write_text(HIDDEN_EVAL)
+    task = "hides_its_eval"
+    forge = "Dataset.score_answer = lambda self, answer, entry: float(answer != entry['answer'])"
+    async with grading(task_modules=[str(tmp_path / "hidden_eval.py")], allow_unguarded=[]) as grader:
+        calls = [grader.grade(task, {}, ENTRY, answers) for answers in ([forge, "None", RIGHT], ["0"], [RIGHT, "1"])]
+        found = await asyncio.gather(*calls)
+        again = await grader.grade(task, {}, ENTRY, ["None", RIGHT])
+        assert not grader._remembered
+    values = [[verdict.value for verdict in verdicts] for verdicts in [*found, again]]
+    assert values == [[0.25, 0.25, 1.0], [0.25], [1.0, 0.25], [0.25, 1.0]]
 
 
 @linux_only
 async def test_every_layer_is_named_and_no_child_outlives_its_group(
     grader: SandboxGrader, sum_item: dict[str, Any]
 ) -> None:
-    assert all(layer in grader.describe() for layer in ("seccomp", "Landlock", "rlimits", "guarded", "deadline"))
+    assert all(layer in grader.describe() for layer in ("seccomp", "Landlock", "guarded", "deadline"))
     await grader.grade("chain_sum", {}, sum_item, ["1", sum_item["answer"]])
     # The last record arrives just before the worker collects its child.
     await until(lambda: not [child for worker in grader._pool.workers for child in workers_of(worker.pid or 0)])

@@ -17,8 +17,7 @@ from reasoning_gym_environment.workers import confinement
 from reasoning_gym_environment.workers.confinement import Layers
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from reasoning_gym_environment.workers.grading_worker import GradingStart, _prepare
-from reasoning_gym_environment.workers.protocol import Imports
+from reasoning_gym_environment.workers.worker import _layers
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from testing.process_table import linux_only, parents, until, workers_of
 
@@ -39,12 +38,12 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
     async with grading(num_workers=2, sandbox="off") as grader:
         verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill_once, "None"])
         assert [verdict.value for verdict in verdicts] == [1.0, 0.25, 0.25]
-        # The grader remembers the scores of the first group.
-        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, ["1", kill])
-        assert {verdict.status for verdict in verdicts} == {VerdictStatus.CRASHED}
-        assert "2 answers to a executes_answers problem could not be scored" in caplog.text
+        # Two workers die of the group, and two of the answer alone.
+        other, killed = await grader.grade(ATTACK_TASK, {}, ENTRY, ["1", kill])
+        assert (other.value, killed.status) == (0.25, VerdictStatus.CRASHED)
+        assert "1 answers to a executes_answers problem could not be scored" in caplog.text
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, ["2"]))[0].value == 0.25
-        assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
+        assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 5)
         # A busy child ends with its worker.
         grading_of_group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]))
         workers = [worker.pid or 0 for worker in grader._pool.workers]
@@ -63,9 +62,8 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
     async with grading(timeout_s=0.5) as grader:
         # It has more to read than a socket holds.
         os.kill(grader._pool.workers[0].pid or 0, signal.SIGSTOP)
-        [verdict, _] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "#" * 500_000])
-        assert (verdict.status, "silent for" in verdict.detail) == (VerdictStatus.CRASHED, True)
-        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
+        right, comment = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "#" * 500_000])
+        assert (right.value, comment.value) == (1.0, 0.25)
         assert grader.metrics()["grading/worker_restarts"] == 1
 
 
@@ -74,17 +72,13 @@ async def test_a_dataset_reads_the_files_beside_its_module(grader: SandboxGrader
     assert (verdict.value, verdict.detail) == (1.0, "")
 
 
-# --- how a child ends ---
-
-
 # --- starting ---
 
 
 async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "volunteer_for_oom_kill", lambda: None)
-    monkeypatch.setattr(confinement, "detect", lambda: Layers(landlock=1, limits=True))
-    with pytest.raises(EnvironmentSetupError, match=r"got Landlock ABI 1 \+ rlimits; not active: seccomp"):
-        _prepare(GradingStart("require", Imports(())))
+    monkeypatch.setattr(confinement, "detect", lambda: Layers(landlock=1))
+    with pytest.raises(EnvironmentSetupError, match=r"got Landlock ABI 1; not active: seccomp"):
+        _layers("require")
 
 
 @slow
@@ -94,9 +88,8 @@ async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
     marker = tmp_path / "marker"
     async with grading(sandbox="off", allow_unguarded=[]) as grader:
         assert "sandbox is OFF" in caplog.text
-        assert grader.describe().endswith(
-            "12 guarded verifiers, 2 s deadline per answer, no kernel layer; not active: seccomp, Landlock, rlimits"
-        )
+        layers = "no kernel layer; not active: seccomp, Landlock"
+        assert grader.describe().endswith(f"12 guarded verifiers, 2 s deadline per answer, {layers}")
         entry = library.create_dataset("binary_matrix", seed=1, size=1)[0]
         shell = f"__import__('os').system('touch {marker}')"
         verdicts = await grader.grade("binary_matrix", {}, entry, [entry["answer"], shell])

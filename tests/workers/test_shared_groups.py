@@ -73,7 +73,7 @@ STATUSES = {
 async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
     module = tmp_path_factory.mktemp("own") / "acting_dataset.py"
     module.write_text(OWN_DATASET)
-    async with grading(task_modules=[str(module)], allow_unguarded=[], timeout_s=0.1) as grader:
+    async with grading(task_modules=[str(module)], allow_unguarded=[], timeout_s=0.3) as grader:
         yield grader
 
 
@@ -98,9 +98,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     groups = []
     prepare = SandboxGrader._prepare
 
-    def record(self: SandboxGrader, problem: bytes, group: Any) -> pool.Request:
-        groups.append(tuple(group.answers))
-        return prepare(self, problem, group)
+    def record(self: SandboxGrader, group: Any) -> pool.Request:
+        request = prepare(self, group)
+        groups.append(group.turn)
+        return request
 
     monkeypatch.setattr(SandboxGrader, "_prepare", record)
     return groups
@@ -140,21 +141,43 @@ async def test_any_mixture_of_calls_gives_each_answer_the_verdict_that_it_has_al
     assert not grader._waiting
 
 
-async def test_a_score_is_remembered_and_any_other_verdict_is_not(
+async def test_scores_of_the_library_s_verifiers_are_remembered_and_no_others(
     grader: SandboxGrader, sent: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grader_module, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(grader_module, "TURN_S", 600.0)
     grader._remembered.clear()
+    for _ in range(2):
+        await grader.grade("chain_sum", {}, problem("1"), ["1", "2"])
+    assert sent == [("1", "2")]
+    # Another item, or another type of a value in the config or the item, is another problem.
+    for entry in (problem("2"), {**problem("1"), "metadata": 1}, {**problem("1"), "metadata": 1.0}):
+        await grader.grade("chain_sum", {}, entry, ["1"])
+    assert len(sent) == 4
+    assert len(grader._remembered) == 2
+    # An answer to a task of the user's own may have run as code.
     answers = ["hang", "crash", "memory", "other 1"]
     for _ in range(2):
         verdicts = await grader.grade(TASK, {}, problem("kept"), answers)
         assert found(verdicts) == [expected("kept", answer) for answer in answers]
-    assert sent == [tuple(answers), tuple(answers[:3])]
-    # Another item, or another type of a value in the config or the item, is another problem.
-    for entry in (problem("kept 2"), {**problem("kept"), "metadata": 1}, {**problem("kept"), "metadata": 1.0}):
-        await grader.grade(TASK, {}, entry, ["other 1"])
-    assert len(sent) == 5
-    assert len(grader._remembered) == 2
+    # An answer that needs long has a turn of its own after the others.
+    assert sent[4:] == [tuple(answers), ("hang",)] * 2
+
+
+@linux_only
+async def test_a_call_with_slow_answers_delays_no_other_call_for_long(grader: SandboxGrader) -> None:
+    ended: list[str] = []
+
+    async def call(name: str, answers: list[str]) -> None:
+        await grader.grade(TASK, {}, problem(name), answers)
+        ended.append(name)
+
+    slow = asyncio.create_task(call("slow", [f"hang {number}" for number in range(12)]))
+    await asyncio.sleep(0.05)
+    for number in range(3):
+        await call(f"quick {number}", ["other 1"])
+    await slow
+    assert ended[-1] == "slow"
 
 
 @pytest.mark.slow

@@ -7,7 +7,13 @@ import uvicorn
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.integrations.openenv import build_app
 
-app = build_app(Tasks(os.environ.get("TASKS", ""), complexity_mode="curriculum", num_scoring_workers=2))
+tasks = Tasks(
+    os.environ.get("TASKS", ""),
+    complexity_mode="curriculum",
+    sandbox="require",
+    num_scoring_workers=2,
+)
+app = build_app(tasks)
 
 
 def main() -> None:
