@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, cli
-from reasoning_gym_environment.atropos.command_line import settings_of, start_values
+from reasoning_gym_environment.atropos.command_line import Initial, settings_of
 from reasoning_gym_environment.atropos.flags import SHORT_FLAGS, TASKS, make_parser, packaged_settings
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
 from reasoning_gym_environment.settings.environment import UNUSED, Server
@@ -85,7 +85,7 @@ def names() -> str:
         "source": "written by docs/make_reference.py",
         "reasoning_gym_version": reasoning_gym_source.load().version,
         "tasks": dict(sorted(categories_in_registry().items())),
-        "settings": [asdict(setting) for setting in settings_of(ReasoningGymEnv)],
+        "settings": [asdict(setting) for setting in settings_of(Initial.of(ReasoningGymEnv))],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -178,7 +178,7 @@ def of_atropos(name: str) -> str:
     """Return sentences about a command whose options are the settings above."""
     parser = make_parser(name, packaged_settings(), shows_all=False)
     own = [row_of(parser, action) for action in parser._actions if is_own(action)]
-    start = {command: start_values(command, ReasoningGymEnv)["env"] for command in ("serve", name)}
+    start = {command: Initial.of(ReasoningGymEnv).values(command)["env"] for command in ("serve", name)}
     changed = [f"`{key}` {shown(value)}" for key, value in start[name].items() if value != start["serve"][key]]
     short = {**SHORT_FLAGS, TASKS[name]: "--tasks"}
     lines = ["Its options are the settings above. `--help` shows the ten that matter first."]

@@ -207,7 +207,7 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         from .atropos import command_line
         from .env import ReasoningGymEnv
 
-        config = command_line.run(ReasoningGymEnv, given)
+        config = command_line.run(command_line.Initial.of(ReasoningGymEnv), given)
     if arguments[0] == "process":
         _write_page(config)
     elif arguments[0] == "evaluate" and config.data_dir_to_save_evals:

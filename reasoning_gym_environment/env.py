@@ -117,9 +117,11 @@ class ReasoningGymEnv(BaseEnv):
             template_kwargs=config.chat_template_kwargs,
             has_system=system_message(config) is not None,
         )
+        self._run_id = str(uuid.uuid4())
         self.inference = InferenceClient(
             adapters_of(self.server.servers, self.tokenizer),
             tokenizer,
+            jitter=random.Random(f"requests of {self._run_id}"),
             spending=Spending(config.limit_tokens),
         )
         self.prompts = Prompts(
@@ -134,7 +136,6 @@ class ReasoningGymEnv(BaseEnv):
         self.group_file: GroupSink | None = None
         """Takes the groups of `process`, which sets this before `setup`."""
         self._own = SubclassState(config.seed)
-        self._run_id = str(uuid.uuid4())
         self._pipeline: GroupPipeline | None = None
         self._has_set_up_wandb = False
         self._is_ending = False

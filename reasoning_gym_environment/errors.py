@@ -42,9 +42,13 @@ class GenerationCrashedError(GenerationError):
 
 
 class InferenceError(Exception):
-    """The inference server did not return the requested completions. `status` is its HTTP status, or 0 without one."""
+    """The inference server did not return the requested completions. `status` is its HTTP status, or 0 without one.
+
+    `was_sent` is whether a server accepted the request. Only such a request can be the cause of the failure.
+    """
 
     status = 0
+    was_sent = True
 
 
 class BrokenOffError(InferenceError):
@@ -57,6 +61,8 @@ class RequestTimeoutError(InferenceError):
 
 class UnavailableError(InferenceError):
     """All inference servers have been unavailable for longer than the caller waits."""
+
+    was_sent = False
 
 
 class UnreadableReplyError(InferenceError):

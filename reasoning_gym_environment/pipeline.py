@@ -42,7 +42,6 @@ from .sampling.item_maker import TOO_LONG
 from .sampling.pending_items import MAX_FAILURES
 from .scoring.rewards import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
-from .utils.clock import now
 from .utils.shutdown import uninterrupted
 
 logger = logging.getLogger(__name__)
@@ -162,19 +161,18 @@ class GroupPipeline:
             timeout_s=config.worker_timeout if config.worker_timeout > 0 else None,
             **config.train_sampling,
         )
-        began = now()
         try:
             return await run.inference.complete(prompt, parameters, step=run.sampling_step)
         except InferenceError as error:
-            self._end_without_completions(group, error, began)
+            self._end_without_completions(group, error)
             return []
 
-    def _end_without_completions(self, group: Group, error: InferenceError, began: float) -> None:
+    def _end_without_completions(self, group: Group, error: InferenceError) -> None:
         """Requeue the item, a bounded number of times, or drop it.
 
-        An outage of all servers counts only if the attempt `began` before it: an attempt during an outage cannot have
-        caused it. After three failures the item is given up (sampling/pending_items.py). An item that a working server
-        refuses is dropped immediately.
+        An attempt counts as a failure of the item if a server accepted its request, because the request may have
+        crashed the server. After three failures the item is given up (sampling/pending_items.py). An item that a
+        working server refuses is dropped immediately.
         `process` drops every such item, and makes the group of a later item instead.
         """
         run = self.run
@@ -186,10 +184,9 @@ class GroupPipeline:
         is_refused = isinstance(error, RequestRefusedError) and unavailable_since is None
         if run.mode.has_trainer and problem.is_of_stream and not is_refused:
             in_outage = unavailable_since is not None
-            is_failure = unavailable_since is None or began < unavailable_since
             name = "item_requeued"
             what = "item requeued, no completions"
-            if not run.stream.ledger.requeue(problem, is_failure=is_failure, in_outage=in_outage):
+            if not run.stream.ledger.requeue(problem, is_failure=error.was_sent, in_outage=in_outage):
                 name = GIVEN_UP
                 what = "item given up, no completions"
                 item += f", after {MAX_FAILURES} failures"

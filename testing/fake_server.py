@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,4 +41,4 @@ def tokens(*texts: str, reason: Any = "stop") -> Reply:
 def retry_quickly(inference: InferenceClient, *servers: ServerAdapter) -> None:
     """From now on `inference` does not wait between requests; and asks these servers, if there are any."""
     inference.adapters = servers or inference.adapters
-    inference.servers = ServerPool(inference.adapters, QUICK)
+    inference.servers = ServerPool(inference.adapters, QUICK, jitter=Random(0))

@@ -135,11 +135,13 @@ class World:
         resumes: World | None = None,
         api: SimulatedApi | None = None,
         levels: int = 0,
+        jitter: int = 0,
         **settings: Any,
     ) -> None:
         """With `resumes`, the run resumes from the state of that world, which has been closed.
 
         With `levels`, each task has so many of them. With `api`, several worlds share one run-api.
+        `jitter` is the seed of the pauses between requests.
         """
         values = {"tokenizer_name": "none", "group_size": GROUP_SIZE, "use_wandb": False, "seed": 7, **settings}
         self.config = ReasoningGymEnvConfig(**values)
@@ -178,17 +180,17 @@ class World:
         self.dropped_before = 0
         self.has_looked = False
         """Whether this process has signed off its predecessor, or knows that there is nothing to sign off."""
-        self._make_run(slow_s, levels)
+        self._make_run(slow_s, levels, jitter)
         if resumes is not None:
             state = json.dumps(state_of(resumes.run.checkpoints.components))
             load_into(self.run.checkpoints.components, json.loads(state))
             self.dropped_before = resumes.dropped
 
-    def _make_run(self, slow_s: float, levels: int) -> None:
+    def _make_run(self, slow_s: float, levels: int, jitter: int) -> None:
         state = RunState(GROUP_SIZE, -1, 10**9)
         server = FakeServer(self._sample)
         tokenizer = ChatTokenizer(TOKENIZER, "bytes")
-        self.inference = InferenceClient([server], tokenizer, policy=RetryPolicy(3, 0.5, 4.0))
+        self.inference = InferenceClient([server], tokenizer, policy=RetryPolicy(3, 0.5, 4.0), jitter=Random(jitter))
         self.prompts = Prompts(
             tokenizer,
             self.config,
@@ -303,7 +305,9 @@ class World:
     async def _sample(self, prompt: Prompt, sampling: RequestParameters) -> Reply:
         await asyncio.sleep(NETWORK_S)
         if now() < self.starts_at:
-            raise InferenceError("connection refused")
+            refused = InferenceError("connection refused")
+            refused.was_sent = False
+            raise refused
         broken_off = self._broken_off
         if self.crashes_on(prompt):
             self.crash()

@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,7 +27,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError
 from ..settings.components import problems_of
-from ..settings.environment import PLACEHOLDER, STARS, UNUSED, Server
+from ..settings.environment import DEFAULT_MODEL, PLACEHOLDER, STARS, UNUSED, Server
 from ..utils.terminal import check_file, check_folder
 from .flags import COMMANDS, KEY, Given, Setting, mistakes_end_the_command, read
 
@@ -57,23 +58,24 @@ def main(environment: Any, arguments: Sequence[str]) -> None:
     with 128 + the number of the signal that ended the command.
     """
     with mistakes_end_the_command():
-        run(environment, read(arguments, settings_of(environment)))
+        initial = Initial.of(environment)
+        run(initial, read(arguments, settings_of(initial)))
 
 
-def run(environment: Any, given: Given) -> Any:
+def run(initial: Initial, given: Given) -> Any:
     """Run a command. Returns its settings.
 
     Raises EnvironmentSetupError for bad input, and exits with 1 if `serve` ends before the trainer.
     """
     command = given.command
     remove_key_from_arguments(given.flags["openai"].get("api_key"))
-    settings = settings_of_run(environment, given)
+    settings = settings_of_run(initial, given)
     check_settings(command, settings)
-    as_yaml = log_settings(settings, start_values(command, environment), is_verbose=given.is_verbose)
-    env = environment(
+    as_yaml = log_settings(settings, initial.values(command), is_verbose=given.is_verbose)
+    env = initial.environment(
         config=settings.env,
         # Without servers in the settings, the class names servers in a form that only Atropos reads.
-        server_configs=settings.openai or environment.config_init()[1],
+        server_configs=settings.openai or initial.servers,
         slurm=settings.slurm,
         testing=settings.testing,
     )
@@ -92,23 +94,73 @@ def run(environment: Any, given: Given) -> Any:
 # --- the settings of a class
 
 
-def config_class(environment: Any) -> type[BaseEnvConfig]:
-    """The class of this environment's config: the class that `config_init` returns an object of, as in Atropos.
+@dataclass(frozen=True)
+class Initial:
+    """What `config_init` of an environment class returns: the settings that its commands start with.
 
-    A subclass may override `config_init` and leave `env_config_cls` as it is. If `env_config_cls` is a subclass of the
-    class that `config_init` returns, it is the answer, because the environment was written for its additional fields.
-    These fields start with their own defaults.
+    A command calls `config_init` once, because a subclass may do anything there.
     """
-    declared: type[BaseEnvConfig] = environment.env_config_cls
-    returned = type(environment.config_init()[0])
-    return declared if issubclass(declared, returned) else returned
+
+    environment: Any
+    config: BaseEnvConfig
+    servers: Any
+    """A list of server configs, or a template that only Atropos reads."""
+
+    @classmethod
+    def of(cls, environment: Any) -> Initial:
+        config, servers = environment.config_init()
+        return cls(environment, config, servers)
+
+    @property
+    def config_class(self) -> type[BaseEnvConfig]:
+        """The class of this environment's config: the class that `config_init` returns an object of, as in Atropos.
+
+        A subclass may override `config_init` and leave `env_config_cls` as it is. If `env_config_cls` is a subclass of
+        the class that `config_init` returns, it is the answer, because the environment was written for its additional
+        fields. These fields start with their own defaults.
+        """
+        declared: type[BaseEnvConfig] = self.environment.env_config_cls
+        returned = type(self.config)
+        return declared if issubclass(declared, returned) else returned
+
+    @property
+    def own_servers(self) -> list[dict[str, Any]]:
+        """The servers of the class; none if the class names them in a form that only Atropos reads."""
+        return [_plain(server) for server in self.servers] if isinstance(self.servers, list) else []
+
+    @property
+    def own_tokenizer(self) -> str | None:
+        """The tokenizer that `config_init` of a subclass names; None if it has the default, or names none."""
+        name = self.config.tokenizer_name
+        is_named = "tokenizer_name" in self.config.model_fields_set and name != DEFAULT_MODEL
+        return name if is_named else None
+
+    def values(self, command: str) -> dict[str, dict[str, Any]]:
+        """The defaults of a command: section -> name -> plain value."""
+        # The class may have more fields than the object. They get their defaults. No value is checked here, because
+        # the user may give the values that the class requires.
+        config = self.config_class.model_construct(**dict(self.config))
+        values = config.model_dump(mode="json")
+        # Atropos' commands have these defaults.
+        if command != "serve":
+            values["use_wandb"] = True
+            # They write their own files.
+            values["keep_for_report"] = False
+        name = self.environment.name
+        if command == "process":
+            values["ensure_scores_are_not_same"] = False
+            values["include_messages"] = True
+            values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{name}.jsonl"
+        values["wandb_name"] = values["wandb_name"] or name
+        server = self.servers[0] if isinstance(self.servers, list) else self.servers
+        return {"env": values, "openai": _plain(server)}
 
 
-def settings_of(environment: Any) -> list[Setting]:
-    """Every setting of this class of environment and of its servers, for the flags and their help."""
-    start = {command: start_values(command, environment) for command in COMMANDS}
+def settings_of(initial: Initial) -> list[Setting]:
+    """Every setting of a class of environment and of its servers, for the flags and their help."""
+    start = {command: initial.values(command) for command in COMMANDS}
     found = []
-    for section, name, field in _fields(environment):
+    for section, name, field in _fields(initial.config_class):
         group = "server" if section == "openai" else "atropos"
         if name in UNUSED:
             group = "unused"
@@ -126,8 +178,8 @@ def settings_of(environment: Any) -> list[Setting]:
     return found
 
 
-def _fields(environment: Any) -> Iterator[tuple[str, str, FieldInfo]]:
-    for name, field in config_class(environment).model_fields.items():
+def _fields(config_class: type[BaseEnvConfig]) -> Iterator[tuple[str, str, FieldInfo]]:
+    for name, field in config_class.model_fields.items():
         yield "env", name, field
     for name, field in Server.model_fields.items():
         yield "openai", name, field
@@ -146,36 +198,15 @@ def _shown(value: Any) -> str:
 # --- the settings of the run
 
 
-def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
-    """The defaults of a command with this environment class: section -> name -> plain value."""
-    initial, servers = environment.config_init()
-    # The class may have more fields than the object. They get their defaults. No value is checked here, because the
-    # user may give the values that the class requires.
-    config = config_class(environment).model_construct(**dict(initial))
-    values = config.model_dump(mode="json")
-    # Atropos' commands have these defaults.
-    if command != "serve":
-        values["use_wandb"] = True
-        # They write their own files.
-        values["keep_for_report"] = False
-    if command == "process":
-        values["ensure_scores_are_not_same"] = False
-        values["include_messages"] = True
-        values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
-    values["wandb_name"] = values["wandb_name"] or environment.name
-    server = servers[0] if isinstance(servers, list) else servers
-    return {"env": values, "openai": _plain(server)}
-
-
-def settings_of_run(environment: Any, given: Given) -> Any:
+def settings_of_run(initial: Initial, given: Given) -> Any:
     """The settings, with attributes named like the sections of a file. No servers means the servers of the class.
 
     Raises EnvironmentSetupError with a line for each invalid value.
     """
     problems = []
     flags, file = given.flags, given.file
-    start = start_values(given.command, environment)
-    servers = file["openai"] or _own_servers(environment)
+    start = initial.values(given.command)
+    servers = file["openai"] or initial.own_servers
     if flags["openai"] and len(servers) > 1:
         problems.append("With several servers, their settings cannot be given as flags.")
     if flags["openai"] and not servers:
@@ -183,16 +214,13 @@ def settings_of_run(environment: Any, given: Given) -> Any:
     given_servers = [server | flags["openai"] for server in servers]
     servers = [start["openai"] | server for server in given_servers]
     env = file["env"] | flags["env"]
-    if given.command != "serve" and servers and servers[0]["server_type"] == "openai":
-        # Such a server exchanges text, so the number of tokens is only estimated.
-        env.setdefault("tokenizer_name", "none")
     models = [server["model_name"] for server in given_servers if server.get("model_name")]
-    if models:
-        # The default tokenizer belongs to the default model.
-        env.setdefault("tokenizer_name", models[0])
+    tokenizer = _implied_tokenizer(initial, given.command, servers, models)
+    if tokenizer is not None:
+        env.setdefault("tokenizer_name", tokenizer)
 
     values = {**file, **flags[""], "env": start["env"] | env, "openai": servers}
-    model = create_model("Settings", __base__=Sections, env=config_class(environment))
+    model = create_model("Settings", __base__=Sections, env=initial.config_class)
     try:
         validated = model.model_validate(values)
     except ValidationError as error:
@@ -202,10 +230,21 @@ def settings_of_run(environment: Any, given: Given) -> Any:
     return validated
 
 
-def _own_servers(environment: Any) -> list[dict[str, Any]]:
-    """The servers of the class; none if the class names them in a form that only Atropos reads."""
-    servers = environment.config_init()[1]
-    return [_plain(server) for server in servers] if isinstance(servers, list) else []
+def _implied_tokenizer(initial: Initial, command: str, servers: Sequence[Any], models: Sequence[str]) -> str | None:
+    """The tokenizer where neither the flags nor the file name one; None to keep the tokenizer of `config_init`.
+
+    What a subclass says stays, unless it named the tokenizer after its model and the user names another model.
+    """
+    own = initial.own_tokenizer
+    models_of_class = [server["model_name"] for server in initial.own_servers]
+    if own is not None and own not in models_of_class:
+        return None
+    is_text = command != "serve" and bool(servers) and servers[0]["server_type"] == "openai"
+    if is_text and own is None:
+        # Such a server exchanges text, so the number of tokens is only estimated.
+        return "none"
+    # The default tokenizer belongs to the default model.
+    return models[0] if models else None
 
 
 def _plain(server: BaseModel) -> dict[str, Any]:

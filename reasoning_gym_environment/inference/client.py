@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from ..errors import (
@@ -73,12 +74,14 @@ class InferenceClient:
         adapters: Sequence[ServerAdapter],
         tokenizer: ChatTokenizer,
         *,
+        jitter: Random,
         policy: RetryPolicy | None = None,
         spending: Spending | None = None,
     ) -> None:
+        """`jitter` makes the pauses between requests random."""
         self.adapters = adapters
         self.spending = spending or Spending()
-        self.servers = ServerPool(adapters, policy or RetryPolicy())
+        self.servers = ServerPool(adapters, policy or RetryPolicy(), jitter=jitter)
         self.events = RepeatedEvents(logger)
         """Failed requests, busy servers and invalid completions."""
         self._tokenizer = tokenizer
@@ -169,11 +172,13 @@ class InferenceClient:
             except NEVER_REPEATED:
                 raise
             except InferenceError as error:
+                # A request may crash a server, and its repetition may find nothing that listens.
+                error.was_sent |= failed is not None and failed.was_sent
                 failed = error
                 failures += 1
                 if failures == self.servers.policy.tries:
                     raise
-                await asyncio.sleep(self.servers.policy.pause_s(failures))
+                await self.servers.pause(failures)
             else:
                 completions += answered[:missing]
                 failed = None

@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from random import Random
 
 from ..errors import (
     BrokenOffError,
@@ -46,16 +46,15 @@ class RetryPolicy:
     first_delay_s: float = 1.0
     max_delay_s: float = 30.0
 
-    def pause_s(self, failures: int) -> float:
-        """A random pause after this many failures of a request in a row. Its mean doubles with each failure."""
-        longest = self.first_delay_s * 2 ** (failures - 2)
-        return random.uniform(0.0, min(longest, self.max_delay_s / 4))
+    def longest_pause_s(self, failures: int) -> float:
+        """The longest pause after this many failures of a request in a row. It doubles with each failure."""
+        return min(self.first_delay_s * 2.0 ** (failures - 2), self.max_delay_s / 4)
 
 
 class ServerState:
     """The outages, the rests and the requests of one server."""
 
-    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, jitter: Random, clock: Callable[[], float]) -> None:
         self.adapter = adapter
         self.outage = Outage(
             logger,
@@ -65,6 +64,7 @@ class ServerState:
             clock=clock,
         )
         self._clock = clock
+        self._jitter = jitter
         self._first_delay_s = policy.first_delay_s
         self._failures = 0
         """Failures since the last answer."""
@@ -144,7 +144,7 @@ class ServerState:
         if rest_s:
             self._rested_at = self._clock()
             # Clients that were refused together must not come back together.
-            self._resumes_at = self._rested_at + rest_s * random.uniform(1.0, 1.1)
+            self._resumes_at = self._rested_at + rest_s * self._jitter.uniform(1.0, 1.1)
 
     def _remind_in(self, seconds: float) -> None:
         self._reminder = asyncio.get_running_loop().call_later(seconds, self._report_silence)
@@ -171,19 +171,28 @@ class ServerState:
 
 
 class ServerPool:
-    """Chooses a server for each request: the available server with the most room."""
+    """Chooses a server for each request: the available server with the most room.
+
+    `jitter` makes pauses random, so that clients that fail together do not return together.
+    """
 
     def __init__(
         self,
         adapters: Sequence[ServerAdapter],
         policy: RetryPolicy,
         *,
+        jitter: Random,
         clock: Callable[[], float] = now,
     ) -> None:
         self.policy = policy
         self._clock = clock
-        self.states = [ServerState(adapter, policy, clock) for adapter in adapters]
+        self._jitter = jitter
+        self.states = [ServerState(adapter, policy, jitter, clock) for adapter in adapters]
         self._changed = asyncio.Event()
+
+    async def pause(self, failures: int) -> None:
+        """Wait before a request is repeated that has failed so many times in a row."""
+        await asyncio.sleep(self._jitter.uniform(0.0, self.policy.longest_pause_s(failures)))
 
     def unavailable_since(self) -> float | None:
         """When the last server became unavailable; None while a server is available."""
@@ -208,9 +217,11 @@ class ServerPool:
         request is not repeated while all servers are unavailable: it may have crashed them, and would crash them again
         as soon as they are back. The item stream decides when its item is due again (sampling/pending_items.py).
         """
-        is_suspect = failed is not None and split == "train" and patience_s is None
-        if is_suspect and self.unavailable_since() is not None:
-            raise UnavailableError(str(failed))
+        is_suspect = split == "train" and patience_s is None
+        if failed is not None and is_suspect and self.unavailable_since() is not None:
+            error = UnavailableError(str(failed))
+            error.was_sent = failed.was_sent
+            raise error
         state = await self._next(split, patience_s)
         try:
             async with state.request(split) as adapter:

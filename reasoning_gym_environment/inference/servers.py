@@ -225,7 +225,9 @@ class ServerAdapter:
             answer = await self._exchange("POST", url, timeout_s, request)
         except NoAnswerError as error:
             reason = f"no answer within {timeout_s:g} s, openai.timeout" if error.is_late else str(error)
-            raise InferenceError(f"{self.address}: {reason}") from error
+            failed = InferenceError(f"{self.address}: {reason}")
+            failed.was_sent = not error.is_refused
+            raise failed from error
         if answer.status >= 400:
             raise self._error_of(answer)
         try:

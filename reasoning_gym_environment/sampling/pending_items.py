@@ -8,9 +8,9 @@ A draw is pending from the moment its task and level are chosen until its item i
 pending draw and repeats it after a restart.
 
 An item that gets no completions is repeated, because the servers may have failed. After MAX_FAILURES failures it is
-given up, because the item itself may be the cause: a prompt may crash a server, or get no answer. An attempt that began
-while all servers were unavailable does not count. Until the servers work again, items that failed in the outage wait,
-and the stream tries the servers with other items. Otherwise an item that crashes them would never let them recover.
+given up, because the item itself may be the cause: a prompt may crash a server, or get no answer. An attempt counts
+only if a server accepted its request. Until the servers work again, items that failed in the outage wait, and the
+stream tries the servers with other items. Otherwise an item that crashes them would never let them recover.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import Field
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import settings_of
+from reasoning_gym_environment.atropos.command_line import Initial, settings_of
 from reasoning_gym_environment.atropos.flags import COMMANDS
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
@@ -143,6 +143,53 @@ def test_the_tokenizer_is_that_of_the_model_unless_it_has_a_name_of_its_own(run:
         assert run(f"serve {flags}")["config"].tokenizer_name == name
 
 
+class NamesTokenizer(Probe):
+    """A subclass whose model has its tokenizer in a folder."""
+
+    calls = 0
+    server_type = "vllm"
+
+    @classmethod
+    def config_init(cls) -> Any:
+        NamesTokenizer.calls += 1
+        server = APIServerConfig(model_name="their/model", server_type=cls.server_type)
+        return ReasoningGymEnvConfig(tokenizer_name="/its/tokenizer"), [server]
+
+
+class NamesTokenizerOfText(NamesTokenizer):
+    server_type = "openai"
+
+
+class NamesModelOnly(Probe):
+    @classmethod
+    def config_init(cls) -> Any:
+        return ReasoningGymEnvConfig(group_size=4), [APIServerConfig(model_name="their/model", server_type="vllm")]
+
+
+class NamesModelTwice(Probe):
+    @classmethod
+    def config_init(cls) -> Any:
+        server = APIServerConfig(model_name="their/model", server_type="vllm")
+        return ReasoningGymEnvConfig(tokenizer_name="their/model"), [server]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_tokenizer_of_config_init_stays_and_only_its_absence_is_filled(command: str, run: Run) -> None:
+    for environment, flags, name in [
+        (NamesTokenizer, "", "/its/tokenizer"),
+        (NamesTokenizer, "--openai.model_name my/model", "/its/tokenizer"),
+        (NamesTokenizer, "--env.tokenizer_name own", "own"),
+        (NamesTokenizerOfText, "", "/its/tokenizer"),
+        (NamesModelOnly, "", "their/model"),
+        (NamesModelOnly, "--openai.model_name my/model", "my/model"),
+        (NamesModelTwice, "", "their/model"),
+        (NamesModelTwice, "--openai.model_name my/model", "my/model"),
+    ]:
+        before = NamesTokenizer.calls
+        assert run(f"{command} {flags}", environment)["config"].tokenizer_name == name, (environment, flags)
+        assert NamesTokenizer.calls - before == issubclass(environment, NamesTokenizer), "one call for each command"
+
+
 def test_the_log_has_the_settings_that_are_not_the_defaults_with_their_values(run: Run, caplog: Any) -> None:
     run("serve --env.include_tasks gcd,lcm --env.task_weights '{\"gcd\":2}' --env.min_batch_allocation none")
     changed = "env.min_batch_allocation none, env.include_tasks gcd,lcm, env.task_weights {'gcd': 2.0}"
@@ -168,7 +215,7 @@ def test_help_shows_ten_settings_and_help_all_every_setting_that_has_an_effect(
     every, shown = settings_in_help("--help-all", 10000)
     without_effect = {"env.max_eval_workers", "env.custom_thinking_prompt"}
     without_effect |= {"openai.rolling_buffer_length", "openai.health_check"}
-    assert {*every, *without_effect, "slurm", "testing"} == {setting.name for setting in settings_of(Probe)}
+    assert {*every, *without_effect, "slurm", "testing"} == {setting.name for setting in settings_of(Initial.of(Probe))}
     assert "(default: data/reasoning_gym.jsonl)" in shown
 
 

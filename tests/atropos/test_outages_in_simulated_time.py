@@ -136,17 +136,31 @@ def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes(
     world.check_nothing_is_lost()
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_two_items_that_crash_the_server_are_given_up(workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(1, 0), *(pytest.param(8, seed, marks=pytest.mark.slow) for seed in range(4))]
+)
+def test_two_items_that_crash_the_server_are_given_up(workers: int, seed: int) -> None:
+    """The seed is that of the pauses between requests: it decides the order in which items reach a server."""
+
     def plan(world: World) -> list[Event]:
         world.crashes_on = is_item(5, 7)
         return []
 
-    world = serves(600.0, plan, **{**OPTIONS, "workers": workers})
+    world = serves(300.0, plan, **{**OPTIONS, "workers": workers, "jitter": seed})
     assert 2 <= world.run.failures.counts[GIVEN_UP] == world.dropped <= max(2, workers)
     assert world.crashes <= 2 * MAX_FAILURES
-    assert world.started[-1] > 570.0
+    assert world.started[-1] > 270.0
     world.check_nothing_is_lost()
+
+
+def test_a_run_with_outages_takes_place_in_the_same_way_again() -> None:
+    def plan(world: World) -> list[Event]:
+        world.crashes_on = is_item(5, 7)
+        return []
+
+    first, second = (serves(120.0, plan, **{**OPTIONS, "workers": 8}) for _ in range(2))
+    assert first.started == second.started
+    assert first.inference.metrics() == second.inference.metrics()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -49,7 +50,9 @@ def client_of(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
             raise given
         return given
 
-    return InferenceClient([FakeServer(answer)], ChatTokenizer(tokenizer, "my/tokenizer"), policy=QUICK, **options)
+    return InferenceClient(
+        [FakeServer(answer)], ChatTokenizer(tokenizer, "my/tokenizer"), policy=QUICK, jitter=Random(0), **options
+    )
 
 
 async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[Completion]:
@@ -190,7 +193,7 @@ class Servers:
     def __init__(self, *rooms: int) -> None:
         self.now = 100.0
         self.adapters = [FakeServer(None, room=room, address=f"http://{n}/v1") for n, room in enumerate(rooms)]
-        self.pool = ServerPool(self.adapters, RetryPolicy(), clock=lambda: self.now)
+        self.pool = ServerPool(self.adapters, RetryPolicy(), jitter=Random(0), clock=lambda: self.now)
 
     async def ask(self, error: InferenceError | None = None) -> int:
         """The number of the server whose turn it was."""
@@ -247,7 +250,7 @@ def _no_answer() -> None:
 
 def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     async def requests() -> None:
-        pool = ServerPool([FakeServer(None, room=2)], RetryPolicy())
+        pool = ServerPool([FakeServer(None, room=2)], RetryPolicy(), jitter=Random(0))
 
         async def request(duration_s: float) -> None:
             async with pool.turn("eval"):

@@ -6,6 +6,7 @@ Each test has the adapter of a server whose replies are given, and most have the
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ USAGE = {"completion_tokens": 900}
 
 def client_over(server: Any, tokenizer: Any) -> InferenceClient:
     server._tokenizer = tokenizer
-    return InferenceClient([server], ChatTokenizer(tokenizer, "my/tokenizer"), policy=QUICK)
+    return InferenceClient([server], ChatTokenizer(tokenizer, "my/tokenizer"), policy=QUICK, jitter=Random(0))
 
 
 async def answered(server: Any, tokenizer: Any, parameters: RequestParameters = QUESTION) -> list[Completion]:
@@ -175,7 +176,7 @@ async def test_a_lora_adapter_has_the_context_of_its_parent(models: Any, length:
 
 async def test_a_server_that_refuses_requests_rests_until_it_answers_one() -> None:
     clock = 100.0
-    pool = ServerPool([FakeServer(None)], QUICK, clock=lambda: clock)
+    pool = ServerPool([FakeServer(None)], QUICK, jitter=Random(0), clock=lambda: clock)
     for _ in range(UNAVAILABLE_AFTER):
         with pytest.raises(RequestRefusedError):
             async with pool.turn("eval"):
