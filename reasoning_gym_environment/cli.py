@@ -10,6 +10,7 @@ import errno
 import importlib
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -212,7 +213,7 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         _write_page(config)
     elif arguments[0] == "evaluate" and config.data_dir_to_save_evals:
         folder = config.data_dir_to_save_evals
-        command = f"reasoning-gym-env report {folder} -o report.html"
+        command = f"reasoning-gym-env report {shlex.quote(str(folder))} -o report.html"
         logging.getLogger(__name__).info("The results are in %s. Show them with: `%s`", folder, command)
     return 0
 

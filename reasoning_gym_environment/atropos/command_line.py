@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError
+from ..inference.servers import without_credentials
 from ..settings.components import problems_of
 from ..settings.environment import DEFAULT_MODEL, PLACEHOLDER, STARS, UNUSED, Server
 from ..utils.terminal import check_file, check_folder
@@ -68,7 +69,7 @@ def run(initial: Initial, given: Given) -> Any:
     Raises EnvironmentSetupError for bad input, and exits with 1 if `serve` ends before the trainer.
     """
     command = given.command
-    remove_key_from_arguments(given.flags["openai"].get("api_key"))
+    remove_secrets_from_arguments(given.flags["openai"])
     settings = settings_of_run(initial, given)
     check_settings(command, settings)
     as_yaml = log_settings(settings, initial.values(command), is_verbose=given.is_verbose)
@@ -166,11 +167,12 @@ def settings_of(initial: Initial) -> list[Setting]:
             group = "unused"
         elif section == "env" and name not in BaseEnvConfig.model_fields:
             group = "own"
+        default = field.get_default(call_default_factory=True)
         setting = Setting(
             f"{section}.{name}".removeprefix("."),
             group,
             " ".join((field.description or "").split()),
-            {command: _shown(start[command].get(section, {}).get(name, field.default)) for command in COMMANDS},
+            {command: _shown(start[command].get(section, {}).get(name, default)) for command in COMMANDS},
             is_switch=field.annotation is bool,
             may_be_none=type(None) in get_args(field.annotation),
         )
@@ -308,18 +310,29 @@ def without_keys(settings: BaseModel) -> dict[str, Any]:
     for server in shown["openai"]:
         if server["api_key"] != PLACEHOLDER:
             server["api_key"] = STARS
+        server["base_url"] = without_credentials(server["base_url"] or "")
+        server["default_headers"] = dict.fromkeys(server["default_headers"], STARS)
     return shown
 
 
-def remove_key_from_arguments(key: str | None) -> None:
-    """Hide the key in sys.argv, which wandb writes into the files of a run and uploads."""
-    if not key:
-        return
-    for arguments in (sys.argv, sys.orig_argv):
-        for index, argument in enumerate(arguments):
-            if argument == key or KEY in argument:
-                arguments[index] = argument.replace(key, STARS)
-    if key != PLACEHOLDER:
+def remove_secrets_from_arguments(flags: Mapping[str, Any]) -> None:
+    """Hide the key, the headers and the password of the address in sys.argv, which wandb writes and uploads.
+
+    `flags` are those of the server.
+    """
+    address = flags.get("base_url") or ""
+    key = flags.get("api_key")
+    hidden = {
+        "api_key": (key, STARS),
+        "default_headers": (flags.get("default_headers"), STARS),
+        "base_url": (address, without_credentials(address)),
+    }
+    for name, (secret, shown) in hidden.items():
+        for arguments in (sys.argv, sys.orig_argv):
+            for index, argument in enumerate(arguments):
+                if secret and argument in (secret, f"--openai.{name}={secret}"):
+                    arguments[index] = argument.replace(secret, shown)
+    if key and key != PLACEHOLDER:
         logger.warning(
             "Every user of this machine can see the value of --%s: use --%s NAME instead.",
             KEY,

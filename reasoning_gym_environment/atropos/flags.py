@@ -294,8 +294,10 @@ def _only_known(given: Given, words: Sequence[str], settings: Iterable[Setting])
     file["env"] = _known_values("env.", file["env"], known, unknown)
     file["openai"] = [_known_values("openai.", server, known, unknown) for server in file["openai"]]
     for name in dict.fromkeys(unknown):
-        if name in SETTINGS_WITHOUT_EFFECT:
-            logger.warning("%s has no effect in this environment: %s.", name, SETTINGS_WITHOUT_EFFECT[name])
+        section = name.partition(".")[0]
+        reason = SETTINGS_WITHOUT_EFFECT.get(name) or SETTINGS_WITHOUT_EFFECT.get(section)
+        if reason:
+            logger.warning("%s has no effect in this environment: %s.", name, reason)
         else:
             problems.append(unknown_setting(name, known))
     if problems:

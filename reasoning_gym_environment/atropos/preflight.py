@@ -43,6 +43,9 @@ PROBE_TIMEOUT_S = 10.0
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
 RETRY_S = 2.0
 
+LFS_POINTER = b"version https://git-lfs"
+"""How a file begins that Git LFS puts in the place of a large file."""
+
 MOST_OPEN_FILES = 65_536
 """Enough for some ten thousand requests in flight."""
 
@@ -147,7 +150,7 @@ def _tokenizer(name: str, *, is_needed: bool) -> Any:
         try:
             return AutoTokenizer.from_pretrained(name)
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            reason = _pointer_in(Path(name)) or (str(error).strip() or type(error).__name__).splitlines()[0][:160]
             problem = (
                 f"Cannot load the tokenizer {name!r}: set env.tokenizer_name (or openai.tokenizer_name for one server) "
                 f"to a hub name that this machine can reach or to a local folder ({reason})."
@@ -155,11 +158,19 @@ def _tokenizer(name: str, *, is_needed: bool) -> Any:
             if is_needed:
                 raise EnvironmentSetupError(problem) from error
     logger.warning(
-        "%s Tokens are estimated, as somewhat more than a model has: completions get less of env.max_token_length, and "
-        "the ids of tokens that are written mean nothing.",
+        "%s Tokens are estimated, as somewhat more than a model has: completions get less of env.max_token_length.",
         problem,
     )
     return EstimatedTokens()
+
+
+def _pointer_in(folder: Path) -> str:
+    """A sentence about a file of a tokenizer that Git LFS has not fetched, or ""."""
+    for path in sorted(folder.glob("*.json")) + sorted(folder.glob("*.model")):
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                return f"{path.name} is the pointer of Git LFS to a file that is not here: run `git lfs pull`"
+    return ""
 
 
 def _may_train_from_text() -> bool:

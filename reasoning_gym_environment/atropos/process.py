@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -98,7 +99,7 @@ async def process(env: Hooks) -> None:
     settings = settings_of(config, env.inference.model_name)
     opening = partial(open_groups, path, settings, is_resumed=True)
     groups = await BackgroundCalls("open the file of groups").submit(opening)
-    file = ProcessFile(groups, settings["reasoning_gym"])
+    file = ProcessFile(groups, settings["reasoning_gym"], has_tokens=env.inference.has_tokens)
     try:
         if groups.count:
             logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
@@ -106,6 +107,8 @@ async def process(env: Hooks) -> None:
             logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
         if groups.count < config.total_steps:
             await preflight.check_offline_use(config, env.inference, env.prompts)
+            if not env.inference.has_tokens:
+                logger.warning("The server reports text only: tokens and masks are null in the lines of %s.", path)
             env.group_file = file
             await env.setup()
             await GroupWriter(env, groups, file).run()
@@ -118,13 +121,18 @@ async def process(env: Hooks) -> None:
         await shutdown_step("finishing the file of groups", file.close())
 
 
+WITHOUT_TOKENS = {"tokens": None, "masks": None}
+"""What the line of a group has in place of token ids that the server did not report."""
+
+
 class ProcessFile:
     """Writes each group as a line of the file, with its item and the settings of the run. Implements `GroupSink`."""
 
-    def __init__(self, groups: AppendLog, version: str) -> None:
-        """`version` is the release of reasoning-gym."""
+    def __init__(self, groups: AppendLog, version: str, *, has_tokens: bool) -> None:
+        """`version` is the release of reasoning-gym. `has_tokens` is whether the servers report token ids."""
         self._groups = groups
         self._version = version
+        self._has_tokens = has_tokens
         self._writer = PatientWriter(
             groups.append,
             name="groups",
@@ -137,6 +145,8 @@ class ProcessFile:
         """Begin to append a group."""
         assert group is not None, "process gives every group its item"
         details = described(group, self._version, self._groups.settings or {})
+        if not self._has_tokens:
+            details |= WITHOUT_TOKENS
         write = asyncio.create_task(self._writer.write({**payload, **details}))
         self._writes[id(group.problem.entry)] = write
 
@@ -353,5 +363,5 @@ def _report(env: Hooks, groups: AppendLog) -> None:
         "%d groups are in %s. To see them: reasoning-gym-env report %s",
         groups.count,
         groups.path,
-        groups.path,
+        shlex.quote(str(groups.path)),
     )

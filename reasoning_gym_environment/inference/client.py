@@ -251,8 +251,7 @@ class InferenceClient:
                 what = f"completions with {invalid_reason}, {consequence}"
                 name = f"completions with {invalid_reason}".replace(" ", "_")
                 self.events.note(name, what, f"{server.address}: {detail}")
-            prompt_ids = reply.prompt_ids or prompt.tokens
-            completions.append(self._completion(raw, known, prompt_ids, split, invalid_reason, sampled_at))
+            completions.append(self._completion(raw, known, prompt.tokens, split, invalid_reason, sampled_at))
         if all(completion.invalid_reason for completion in completions):
             count = f"none of its {len(completions)} completions can be used"
             kind = BrokenOffError if is_broken_off else InferenceError

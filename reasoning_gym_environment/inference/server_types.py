@@ -29,7 +29,7 @@ from .servers import (
 
 NO_SUCH_ENDPOINT = (404, 405)
 
-MAY_LACK_GENERATE = (403, *NO_SUCH_ENDPOINT, 422, 502, 503)
+MAY_LACK_GENERATE = (400, 401, 403, *NO_SUCH_ENDPOINT, 422, 502, 503)
 """Statuses that a server or its gateway may return for `/generate` although it has `/v1/completions`."""
 
 OTHER_SERVERS = {
@@ -167,7 +167,6 @@ class Choice(msgspec.Struct):
     text: Any = None
     token_ids: Any = None
     logprobs: Logprobs | None = None
-    prompt_token_ids: Any = None
 
 
 class Choices(msgspec.Struct):
@@ -189,7 +188,7 @@ def _of_choices(reply: Choices) -> Reply:
             reported_text=_text_or_none(choice.text),
         )
         completions.append(completion)
-    return Reply(completions, reply.choices[0].prompt_token_ids if reply.choices else None)
+    return Reply(completions)
 
 
 class SglangAdapter(ServerAdapter):

@@ -13,6 +13,7 @@ at the start finds out. The report of any other refusal quotes the server and na
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import json
@@ -24,6 +25,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
 
 from ..errors import (
     EnvironmentSetupError,
@@ -38,6 +41,9 @@ from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
 
 logger = logging.getLogger(__name__)
+
+OPENAI = "https://api.openai.com/v1"
+"""The address of servers without one, as in the openai client."""
 
 REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
 """Statuses that stay the same however often a request is repeated."""
@@ -54,6 +60,9 @@ LONGEST_PAUSE_S = 600.0
 MALFORMED = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 """The exceptions that reading a reply of another shape raises."""
 
+EVENTS = ("data:", "event:", "id:", ":")
+"""The beginnings of a stream of server-sent events, and of the comments that keep a connection open."""
+
 KEY = "openai.api_key"
 ACCOUNT = "the account balance at the provider"
 ADDRESS = (
@@ -69,6 +78,17 @@ REMEDIES = {
     429: ACCOUNT,
 }
 """The cause to check, by the status of a refusal."""
+
+FILTER = "content.?(filter|management|policy)|responsible.?ai|flagged|moderation|content exists risk"
+NO_SYSTEM = "system (role|message|prompt|instruction)|'system'|developer instruction|roles must alternate"
+REMEDIES_BY_TEXT = {
+    FILTER: "the task of this question, which the content filter of the server refuses: exclude the task with "
+    "env.exclude_tasks, or change the filter",
+    NO_SYSTEM: "env.system_prompt, because this model takes no system message. With env.tokenizer_name set to the "
+    "model's tokenizer, the text of the system message goes in front of the question. With env.system_prompt none "
+    "there is no such text",
+}
+"""The cause to check, by a pattern in the words of a refusal."""
 
 SAMPLING_REMEDY = (
     "the setting that this is about: env.max_token_length (evaluation requests twice as many "
@@ -94,8 +114,11 @@ CUT_OFF_NAMES = ("model_length", "max_tokens", "max_output_tokens")
 """Other names of this reason."""
 
 LONG_COMPLETION = 64
-"""The first completion with this many tokens shows whether the server's tokenizer is ours. Shorter completions can have
-little text beside their tags, which are the same in many tokenizers.
+"""Shorter completions than this many tokens do not show whether the server's tokenizer is ours."""
+
+LONG_TEXT = 40
+"""Completions with fewer characters than this beside their tags may show another tokenizer, but not that it is ours,
+because the tags are the same in many tokenizers.
 """
 
 MOST_COMPARED = 2000
@@ -135,18 +158,40 @@ def known_finish_reason(reason: Any) -> Any:
 
 @dataclass(frozen=True)
 class Reply:
-    """The completions of one request. `used` is the number of completion tokens that the server reports, or 0.
-
-    Raises TypeError if `prompt_ids` has other values than integers.
-    """
+    """The completions of one request. `used` is the number of completion tokens that the server reports, or 0."""
 
     completions: list[RawCompletion]
-    prompt_ids: list[int] | None = None
     used: int = 0
 
-    def __post_init__(self) -> None:
-        if any(type(token) is not int for token in self.prompt_ids or ()):
-            raise TypeError("the token ids of the prompt are not integers")
+
+@dataclass(frozen=True)
+class Address:
+    """A base_url taken apart. `shown` has neither credentials nor a query, and no slash at its end."""
+
+    shown: str
+    query: dict[str, str]
+    authorization: str | None
+
+    @classmethod
+    def of(cls, base_url: str) -> Address:
+        """Raises EnvironmentSetupError if this is no address."""
+        try:
+            url = URL(base_url)
+            shown = str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
+        except ValueError as error:
+            raise EnvironmentSetupError(f"openai.base_url: expected an address such as {OPENAI}: {error}.") from error
+        authorization = None
+        if url.user is not None:
+            credentials = f"{url.user}:{url.password or ''}".encode()
+            authorization = f"Basic {base64.b64encode(credentials).decode()}"
+        return cls(shown, dict(url.query), authorization)
+
+
+def without_credentials(base_url: str) -> str:
+    """The address without the name and the password that may stand in front of the host."""
+    scheme, separator, rest = base_url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
 class ServerAdapter:
@@ -169,8 +214,11 @@ class ServerAdapter:
         self._tokenizer = tokenizer
         # None for Atropos' test harness.
         self.config: Any = getattr(server, "config", None)
-        base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
-        self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")
+        base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL") or OPENAI
+        address = Address.of(str(base_url))
+        self._query = address.query | getattr(self.config, "default_query", {})
+        self._headers = self._headers_of(address)
+        self.address = address.shown
         self.root = self.address.removesuffix("/v1").rstrip("/")
         self._context_length: int | None = None
         if getattr(self.config, "n_kwarg_is_ignored", False):
@@ -179,6 +227,15 @@ class ServerAdapter:
         """The context length and the completions of a request, if the server showed them."""
         self._has_our_tokenizer = False
         """Whether a long completion has shown that the server's tokenizer is ours."""
+
+    def _headers_of(self, address: Address) -> CIMultiDict[str]:
+        """The headers of each request, with one authorization. As in the openai client, a name in the address wins."""
+        headers: CIMultiDict[str] = CIMultiDict()
+        key = getattr(self.config, "api_key", None)
+        if address.authorization or key:
+            headers["Authorization"] = address.authorization or f"Bearer {key}"
+        headers.update(getattr(self.config, "default_headers", {}))
+        return headers
 
     @property
     def health_url(self) -> str:
@@ -234,12 +291,7 @@ class ServerAdapter:
             with _without_garbage_collection():
                 reply = completions_in(answer.parsed(schema))
         except MALFORMED as error:
-            # Some servers report an error with status 200.
-            found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
-            raise UnreadableReplyError(
-                f"{self.address}: the reply does not have the format of openai.server_type {self.config.server_type} "
-                f"({found}): check openai.base_url, which usually ends in /v1, and openai.server_type"
-            ) from error
+            raise self._why_malformed(answer, error) from error
         for completion in reply.completions:
             self._compare_tokenizers(completion)
         return reply
@@ -256,28 +308,48 @@ class ServerAdapter:
         vocabulary = set(self._tokenizer.get_vocab().values())
         known = [token for token in ids if type(token) is int and token in vocabulary]
         decoded = self._tokenizer.decode(known, skip_special_tokens=True)
-        if len(known) < len(ids) / 2 or not _is_mostly_in(decoded, reported):
+        text = _without_tags(decoded)
+        is_long = len(text) >= LONG_TEXT
+        is_found = _is_mostly_in(text, _without_tags(reported)) if is_long else _is_mostly_in(decoded, reported)
+        if len(known) < len(ids) / 2 or not is_found:
             raise EnvironmentSetupError(
                 f"The tokenizer {self.config.tokenizer_name!r} is not the tokenizer of the model "
                 f"{self.config.model_name!r} at {self.address}: the server reports the text {reported[:60]!r}, but "
                 f"the tokenizer decodes its token ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of "
                 "this model."
             )
-        self._has_our_tokenizer = True
+        self._has_our_tokenizer = is_long
 
     async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         """Make one request. Connections are not reused, because a server may restart any time."""
-        headers = {"Authorization": f"Bearer {self.config.api_key}"} if self.config.api_key else {}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         # Providers may be behind a proxy of the environment. The user's own servers are addressed directly.
         uses_proxy = not self.has_tokens and not is_local(url)
         async with aiohttp.ClientSession(trust_env=uses_proxy) as session:
-            return await exchange(session, method, url, timeout=timeout, json=body, headers=headers)
+            return await exchange(
+                session, method, url, timeout=timeout, json=body, headers=self._headers, params=self._query
+            )
+
+    def _why_malformed(self, answer: HttpReply, error: Exception) -> InferenceError:
+        """The error of a reply that has no completions, whatever its status."""
+        if has_error(answer.text):
+            return self._error_of(answer)
+        if answer.text.lstrip().startswith(EVENTS):
+            return UnreadableReplyError(
+                f"{self.address}: expected one JSON object, and the reply is a stream of events, or has comments in "
+                "front of its JSON. Let the server or its gateway answer without streaming"
+            )
+        found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
+        return UnreadableReplyError(
+            f"{self.address}: the reply does not have the format of openai.server_type {self.config.server_type} "
+            f"({found}): check openai.base_url, which usually ends in /v1, and openai.server_type"
+        )
 
     def _error_of(self, answer: HttpReply) -> InferenceError:
-        status = answer.status
+        status = code_in(answer.text) or answer.status
         sentence = sentence_in(answer.text) or "no explanation"
-        message = f"{self.address} answers {status}: {sentence}"
+        answers = f"answers {status}" if status >= 400 else "answers with an error"
+        message = f"{self.address} {answers}: {sentence}"
         # OpenAI reports an empty account as a 429, which no waiting ends.
         is_rate_limit = status == 429 and "insufficient_quota" not in answer.text
         is_overload = status == 503 and "Retry-After" in answer.headers
@@ -287,7 +359,7 @@ class ServerAdapter:
             error = InferenceError(message)
             error.status = status
             return error
-        remedy = REMEDIES.get(status, SAMPLING_REMEDY)
+        remedy = _remedy_of(status, answer.text)
         request = f"{self.address} answers {status} to a request for {self.config.model_name!r}"
         advice = f"{request}: {sentence.rstrip('.')}. Check {remedy}."
         return RequestRefusedError(message, advice=advice, status=status)
@@ -395,6 +467,19 @@ def _context_in(model: Mapping[str, Any]) -> int | None:
 # --- the texts and headers of an answer
 
 
+def _remedy_of(status: int, text: str) -> str:
+    """The cause to check after a refusal."""
+    for pattern, remedy in REMEDIES_BY_TEXT.items():
+        if re.search(pattern, text, re.IGNORECASE):
+            return remedy
+    return REMEDIES.get(status, SAMPLING_REMEDY)
+
+
+def _without_tags(text: str) -> str:
+    # Without `<` inside of a tag, the time is linear. A broken reply can hold a long completion of nothing but `<`.
+    return re.sub(r"<[^<>]*>", " ", text)
+
+
 def _is_mostly_in(decoded: str, reported: str) -> bool:
     """Whether at least half of the pieces of one text are in the other text, which may have more.
 
@@ -416,18 +501,41 @@ def sentence_in(text: str) -> str:
     `{"error": {"message": ...}}` (OpenAI and most), `{"message": ...}` (older vLLM), `{"error": "..."}` (TGI, Ollama),
     `{"detail": ...}` (FastAPI), a list of such objects (Gemini), a page of a proxy.
     """
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        # Without `<` inside of a tag, the time is linear. A broken reply can hold a long completion of nothing but `<`.
-        body = {"message": re.sub(r"<[^<>]*>", " ", text)}
-    if isinstance(body, list) and body:
-        body = body[0] if isinstance(body[0], dict) else {"message": body[0]}
-    message = body.get("error", body) if isinstance(body, dict) else None
+    message = _error_in(text)
     if isinstance(message, dict):
         message = message.get("message") or message.get("detail")
     printable = [character if character.isprintable() else " " for character in str(message or "")]
     return " ".join("".join(printable).split())[:300]
+
+
+def has_error(text: str) -> bool:
+    """Whether the body is JSON that reports an error, as some servers do with status 200."""
+    body = _body_in(text)
+    return isinstance(body, dict) and bool(body.get("error"))
+
+
+def code_in(text: str) -> int:
+    """The status that an error in the body names, which gateways pass on with a status of their own; else 0."""
+    error = _error_in(text)
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 0
+
+
+def _error_in(text: str) -> Any:
+    """The error in a body, of any type."""
+    body = _body_in(text)
+    return body.get("error", body) if isinstance(body, dict) else None
+
+
+def _body_in(text: str) -> Any:
+    """The JSON of a body, or `{"message": text}`. The first element of a list stands for the list."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"message": _without_tags(text)}
+    if isinstance(body, list) and body:
+        return body[0] if isinstance(body[0], dict) else {"message": body[0]}
+    return body
 
 
 def pause_in(headers: Mapping[str, str]) -> float:

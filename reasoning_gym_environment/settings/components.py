@@ -259,7 +259,8 @@ def problems_of(error: ValidationError) -> list[str]:
         path = [part for part in problem["loc"] if isinstance(part, str)]
         name = ".".join(path)
         message = problem["msg"].removeprefix("Value error, ")
-        may_have_key = name.endswith("api_key") or isinstance(problem["input"], Mapping)
+        is_secret = name.endswith(("api_key", "base_url", "default_headers"))
+        may_have_key = is_secret or isinstance(problem["input"], Mapping)
         if "got " not in message and not may_have_key:
             message += f", got {problem['input']!r:.100}"
         problems.append(f"{name}: {message}")

@@ -335,7 +335,7 @@ class Server(APIServerConfig):
     """The name under which the server has the model."""
     server_type: Literal["openai", "trl", "sglang", "vllm"] = "openai"
     """Type of the server: vllm, sglang or openai. serve needs vllm or sglang, because it needs token ids."""
-    base_url: str | None = Field("", pattern="^(https?://|$)")
+    base_url: str | None = ""
     """Address of the server. It usually ends in /v1."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key. Default for openai servers: OPENAI_API_KEY."""
@@ -343,6 +343,10 @@ class Server(APIServerConfig):
     """API key of the server. Prefer api_key_env."""
     tokenizer_name: str = "none"
     """Tokenizer of the server's model. With none, the tokenizer is env.tokenizer_name."""
+    default_query: Annotated[dict[str, str], BeforeValidator(mapping_from_text)] = Field(default_factory=dict)
+    """Parameters that each request has in its address, such as `{"api-version": "2024-10-21"}`."""
+    default_headers: Annotated[dict[str, str], BeforeValidator(mapping_from_text)] = Field(default_factory=dict)
+    """Headers that each request has, for a gateway that wants its own."""
     timeout: int = Field(1200, ge=1)
     """Requests that take longer than this number of seconds fail and are retried."""
     num_max_requests_at_once: int = Field(512, ge=1)
@@ -353,6 +357,21 @@ class Server(APIServerConfig):
     """Whether the server makes a single completion for each request, whatever `n` says. The first request usually
     finds this out.
     """
+
+    @field_validator("base_url")
+    @classmethod
+    def _has_scheme(cls, given: str | None) -> str | None:
+        if given and not given.startswith(("http://", "https://")):
+            # The message leaves out what stands before an @, because it may be a password.
+            address = given.rpartition("@")[2].rpartition("://")[2]
+            raise ValueError(f"expected an address that begins with http:// or https://, such as http://{address}")
+        return given
+
+    @field_validator("default_headers")
+    @classmethod
+    def _has_no_stars(cls, given: dict[str, str]) -> dict[str, str]:
+        """Leave out the headers whose values are hidden in saved settings."""
+        return {name: value for name, value in given.items() if value != STARS}
 
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:

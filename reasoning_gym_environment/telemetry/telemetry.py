@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -422,7 +423,7 @@ class RolloutDumps:
     @property
     def pattern(self) -> str:
         """Names the files of this run to a shell."""
-        return f"{self.folder}/*{self.run_id}*"
+        return f"{shlex.quote(str(self.folder))}/*{self.run_id}*"
 
     async def add(self, group: Group, kind: str) -> None:
         """Write a group. The docstring of this module says what happens if the disk refuses it or hangs."""

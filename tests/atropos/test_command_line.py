@@ -301,6 +301,22 @@ def test_a_key_reaches_its_server_and_is_neither_logged_nor_left_in_the_argument
     assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {made['ran']}"
 
 
+def test_the_password_of_an_address_and_headers_are_neither_logged_nor_left_in_the_arguments(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = '--openai.base_url http://me:secret@h/v1?api-version=1 --openai.default_headers \'{"k": "secret"}\''
+    made = run(f'evaluate {flags} --openai.default_query \'{{"q": "1"}}\' --verbose')
+    [server] = made["server_configs"]
+    assert (server.base_url, server.default_headers) == ("http://me:secret@h/v1?api-version=1", {"k": "secret"})
+    assert server.default_query == {"q": "1"}
+    saved = made["ran"][0]
+    assert "base_url: http://h/v1?api-version=1" in caplog.text, "it is verbose"
+    assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {saved}"
+    Path("saved.yaml").write_text(saved)
+    [resumed] = run("evaluate --config saved.yaml")["server_configs"]
+    assert resumed.default_headers == {}, "a hidden value is not sent"
+
+
 def test_all_unknown_names_of_flags_and_file_are_reported_at_once_before_the_values(refused: Run) -> None:
     Path("run.yaml").write_text(
         "envv: {}\n7: 8\nenv.seed: 5\nenv: {seeed: 1, group_size: 0, ensure_scores_not_the_same: true}\n"
@@ -350,13 +366,15 @@ testing: false
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_each(command: str, run: Run, caplog: Any) -> None:
     Path("tinker.yaml").write_text(TINKER.replace("sglang", "vllm"))
-    made = run(f"{command} --config tinker.yaml --max_n_completions 4 --proxy_url=http://localhost:9100")
+    flags = "--max_n_completions 4 --proxy_url=http://localhost:9100 --teacher.model_name big --teacher.top_k=5"
+    made = run(f"{command} --config tinker.yaml {flags}")
     assert (made["config"].group_size, [server.num_requests_for_eval for server in made["server_configs"]]) == (
         16,
         [256, 256],
     )
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    names = "max_n_completions proxy_url tinker env.start_tok_length openai.weight openai.temperature"
+    names = "max_n_completions proxy_url teacher.model_name teacher.top_k tinker env.start_tok_length openai.weight "
+    names += "openai.temperature"
     assert [line.partition(" has no effect in this environment: ")[0] for line in warned] == names.split()
 
 

@@ -112,6 +112,15 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
         assert "Tokens are estimated" in caplog.messages[-1]
 
 
+def test_a_tokenizer_file_that_git_lfs_has_not_fetched_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    refusal = pytest.raises(EnvironmentSetupError, match=r"tokenizer\.json is the pointer of Git LFS .*git lfs pull")
+    name = str(tmp_path)
+    with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server()]), refusal:
+        preflight.base.AutoTokenizer.from_pretrained(name)
+
+
 # --- is it there, and does it take what will be asked?
 
 

@@ -101,9 +101,22 @@ async def test_exactly_the_groups_asked_for_are_written(
     await process(inference, total, concurrency).run()
     groups = written(tmp_path)
     assert len(groups) == len({group["index"] for group in groups}) == total
-    assert {len(group["tokens"]) for group in groups} == {3}
+    assert {len(group["scores"]) for group in groups} == {3}
     assert sum(not fails(number) for number in range(inference.asked)) == total
     assert inference.most_running <= min(concurrency, total)
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+async def test_token_ids_that_no_server_reported_are_null_and_the_log_says_so(
+    has_tokens: bool, tmp_path: Path, process: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = process(FakeInference(), 1)
+    command.env.inference.adapters[0].has_tokens = has_tokens
+    await command.run()
+    [group] = written(tmp_path)
+    assert (group["tokens"] is None, group["masks"] is None) == (not has_tokens, not has_tokens)
+    assert len(group["messages"]) == len(group["scores"]) == 3
+    assert ("tokens and masks are null" in caplog.text) is not has_tokens
 
 
 async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:

@@ -65,8 +65,6 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
     assert (rounded.logprobs, rounded.invalid_reason) == ([1.0, 0.0005], None)
-    [other_prompt] = await complete(byte_tokenizer, Reply([RawCompletion("stop", *GOOD)], prompt_ids=[7, 8]))
-    assert other_prompt.tokens == [7, 8, 104, 105]
 
 
 async def test_missing_completions_are_requested_and_surplus_completions_dropped(byte_tokenizer: Any) -> None:

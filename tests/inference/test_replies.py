@@ -198,7 +198,12 @@ GROUP = RequestParameters(2, 50, 0.7, 0.95)
 
 @pytest.mark.parametrize(
     "gateway",
-    [NOT_FOUND, PAGE, *((status, "no") for status in (403, 405, 422, 502, 503)), (503, "", {"Retry-After": "1"})],
+    [
+        NOT_FOUND,
+        PAGE,
+        *((status, "no") for status in (400, 401, 403, 405, 422, 502, 503)),
+        (503, "", {"Retry-After": "1"}),
+    ],
 )
 async def test_a_gateway_that_routes_only_v1_is_a_stock_server(gateway: Any) -> None:
     server = adapter(VllmAdapter, gateway, STOCK)
@@ -285,7 +290,14 @@ def test_the_ids_of_another_tokenizer_are_recognised(byte_tokenizer: Any) -> Non
 
 def test_a_short_completion_of_tags_decides_nothing(byte_tokenizer: Any) -> None:
     tags = "<think></think><answer>42</answer>"
-    for given, reported in [([], TEXT), ([104], TEXT), (list(tags.encode()), tags), (shifted([104, 105]), "hi")]:
+    long = "<think>Short.</think>" + 20 * "<answer>42</answer>"
+    for given, reported in [
+        ([], TEXT),
+        ([104], TEXT),
+        (list(tags.encode()), tags),
+        (shifted([104, 105]), "hi"),
+        (list(long.encode())[:90], long),
+    ]:
         assert not compared(byte_tokenizer, given, reported)
 
 

@@ -90,7 +90,7 @@ async def test_token_servers_are_asked_and_read(name: str) -> None:
     in_vain = [NOT_FOUND] * (known["path"] == "/v1/completions")
     server = adapter(ADAPTERS[known["kind"]], *in_vain, known["reply"])
     completions = [RawCompletion(*completion) for completion in known["completions"]]
-    expected = Reply(completions, known.get("prompt_ids"))
+    expected = Reply(completions)
     for _ in range(2):
         assert await server.sample(PROMPT, GROUP) == expected
         assert server.sent[-1] == (f"http://h:1{known['path']}", known["request"])
@@ -126,7 +126,6 @@ async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> N
         (VllmAdapter, '{"logprobs": [[[{}]]], "finish_reasons": ["stop"]}'),
         (VllmAdapter, '{"choices": [{"token_ids": 5}]}'),
         (VllmAdapter, '{"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": 1}}]}'),
-        (VllmAdapter, '{"choices": [{"token_ids": [5], "prompt_token_ids": ["5"]}]}'),
         (VllmAdapter, "[" * 100_000),
         (SglangAdapter, '{"meta_info": {"output_token_logprobs": 5}}'),
         (ChatAdapter, '{"choices": [{"message": {"content": ["x"]}}]}'),
@@ -157,6 +156,43 @@ async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened:
     [(url, body)] = server.sent
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
     assert body["reasoning"] == {"enabled": True} and body["max_tokens"] == 50
+
+
+# --- addresses and headers
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "asked", "authorization"),
+    [
+        ("http://HOST/v1", {}, "/v1/chat/completions", "Bearer sk"),
+        ("http://HOST/v1/?api-version=2024", {}, "/v1/chat/completions?api-version=2024", "Bearer sk"),
+        ("http://HOST/a", {"default_query": {"b": "1 2"}}, "/a/chat/completions?b=1+2", "Bearer sk"),
+        ("http://me:se%40cret@HOST/v1", {}, "/v1/chat/completions", "Basic bWU6c2VAY3JldA=="),
+        ("http://HOST/v1", {"default_headers": {"authorization": "Own"}}, "/v1/chat/completions", "Own"),
+    ],
+)
+async def test_the_query_the_headers_and_the_password_of_an_address_are_sent_once_and_not_shown(
+    url: str, settings: dict[str, Any], asked: str, authorization: str
+) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.path_qs, request.headers.getall("Authorization"), request.headers.get("x-team")))
+        return web.json_response(CHAT)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as site:
+        config = SimpleNamespace(model_name="m", api_key="sk", timeout=2, server_type="T", **settings)
+        config.base_url = url.replace("HOST", f"127.0.0.1:{site.port}")
+        config.default_headers = {"x-team": "t", **settings.get("default_headers", {})}
+        tokenizer = SimpleNamespace(eos_token_id=8, encode=lambda text, **_: list(text.encode()))
+        server: Any = ChatAdapter(AtroposServer(config=config), tokenizer)
+        await server.sample(PROMPT, GROUP)
+        assert await server.why_unreachable(2.0) is None
+    assert seen[0] == (asked, [authorization], "t")
+    assert seen[1][1:] == seen[0][1:] and "/models" in seen[1][0]
+    assert not {"?", "@"} & set(server.address + server.root + server.health_url)
 
 
 # --- proxies
