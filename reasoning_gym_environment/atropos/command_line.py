@@ -39,6 +39,9 @@ ENDED_EARLY = 1
 
 KEY_ENV = "openai.api_key_env"
 
+SECRETS = (f"--{KEY}", "--openai.default_headers", "--openai.base_url")
+"""Flags whose values may hold a secret."""
+
 
 class Sections(BaseModel):
     """All settings of a run, except the settings of the environment, whose class is not known here."""
@@ -69,7 +72,10 @@ def run(initial: Initial, given: Given) -> Any:
     Raises EnvironmentSetupError for bad input, and exits with 1 if `serve` ends before the trainer.
     """
     command = given.command
-    remove_secrets_from_arguments(given.flags["openai"])
+    for arguments in (sys.argv, sys.orig_argv):
+        hide_secrets(arguments)
+    if given.flags["openai"].get("api_key") not in (None, "", PLACEHOLDER):
+        logger.warning("Every user of this machine can see the value of --%s: use --%s NAME instead.", KEY, KEY_ENV)
     settings = settings_of_run(initial, given)
     check_settings(command, settings)
     as_yaml = log_settings(settings, initial.values(command), is_verbose=given.is_verbose)
@@ -315,26 +321,17 @@ def without_keys(settings: BaseModel) -> dict[str, Any]:
     return shown
 
 
-def remove_secrets_from_arguments(flags: Mapping[str, Any]) -> None:
-    """Hide the key, the headers and the password of the address in sys.argv, which wandb writes and uploads.
+def hide_secrets(arguments: list[str]) -> None:
+    """Hide the key, the headers and an address with a password. wandb writes and uploads the arguments of a process."""
+    for index, argument in enumerate(arguments):
+        flag, is_joined, value = argument.partition("=")
+        if flag not in SECRETS:
+            continue
+        if is_joined:
+            arguments[index] = f"{flag}={_hidden(flag, value)}"
+        elif index + 1 < len(arguments):
+            arguments[index + 1] = _hidden(flag, arguments[index + 1])
 
-    `flags` are those of the server.
-    """
-    address = flags.get("base_url") or ""
-    key = flags.get("api_key")
-    hidden = {
-        "api_key": (key, STARS),
-        "default_headers": (flags.get("default_headers"), STARS),
-        "base_url": (address, without_credentials(address)),
-    }
-    for name, (secret, shown) in hidden.items():
-        for arguments in (sys.argv, sys.orig_argv):
-            for index, argument in enumerate(arguments):
-                if secret and argument in (secret, f"--openai.{name}={secret}"):
-                    arguments[index] = argument.replace(secret, shown)
-    if key and key != PLACEHOLDER:
-        logger.warning(
-            "Every user of this machine can see the value of --%s: use --%s NAME instead.",
-            KEY,
-            KEY_ENV,
-        )
+
+def _hidden(flag: str, value: str) -> str:
+    return without_credentials(value) if flag.endswith("base_url") else STARS

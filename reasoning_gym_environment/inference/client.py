@@ -161,55 +161,48 @@ class InferenceClient:
     async def _complete_request(
         self, prompt: Prompt, parameters: RequestParameters, step: TrainerStep
     ) -> list[Completion]:
+        """The completions of one request. This is the only loop that repeats requests.
+
+        A request that a busy server puts off is repeated as often as that happens. A failed request is repeated
+        `policy.tries` times at most, and each time that completions arrive it may fail as often again.
+        """
         completions: list[Completion] = []
-        failed: InferenceError | None = None
         failures = 0
+        was_sent = False
         # Received completions cost money, so further requests only ask for missing completions.
         while len(completions) < parameters.n:
-            missing = parameters.n - len(completions)
+            missing = replace(parameters, n=parameters.n - len(completions))
             try:
-                answered = await self._request(prompt, replace(parameters, n=missing), step, failed)
-            except NEVER_REPEATED:
-                raise
-            except InferenceError as error:
-                # A request may crash a server, and its repetition may find nothing that listens.
-                error.was_sent |= failed is not None and failed.was_sent
-                failed = error
-                failures += 1
-                if failures == self.servers.policy.tries:
-                    raise
-                await self.servers.pause(failures)
-            else:
-                completions += answered[:missing]
-                failed = None
+                completions += await self._ask(prompt, missing, step)
                 failures = 0
-        return completions
-
-    async def _request(
-        self,
-        prompt: Prompt,
-        parameters: RequestParameters,
-        step: TrainerStep,
-        failed: InferenceError | None,
-    ) -> list[Completion]:
-        """The completions of one answer. A busy server makes the request wait for a server again.
-
-        `failed` is the error of the attempt before, if there was one.
-        """
-        while True:
-            try:
-                async with self.servers.turn(parameters.split, parameters.patience_s, failed=failed) as server:
-                    sampled_at = step()
-                    reply = await _reply_in_time(server, prompt, parameters)
-                    return await self._completions_of(reply, server, prompt, parameters.split, sampled_at)
             except ServerBusyError as error:
                 self.events.note("requests_put_off", "requests put off, the server is busy", str(error))
-            except RequestTimeoutError as error:
-                self.events.note("requests_timed_out", "requests timed out", str(error))
-                raise
             except InferenceError as error:
-                self.events.note("requests_failed", "requests failed", str(error))
-                raise
+                is_late = isinstance(error, RequestTimeoutError)
+                name = "requests_timed_out" if is_late else "requests_failed"
+                self.events.note(name, name.replace("_", " "), str(error))
+                failures += 1
+                # A request may crash a server, and its repetition may find nothing that listens.
+                was_sent = error.was_sent = was_sent or error.was_sent
+                if isinstance(error, NEVER_REPEATED) or failures == self.servers.policy.tries:
+                    raise
+                await self.servers.pause(failures)
+                if self._waits_for_ever(parameters) and self.servers.unavailable_since() is not None:
+                    # The request may have crashed the servers, and would crash them again as soon as they are back. The
+                    # item stream decides when its item is due again (sampling/pending_items.py).
+                    raise
+        return completions[: parameters.n]
+
+    @staticmethod
+    def _waits_for_ever(parameters: RequestParameters) -> bool:
+        return parameters.split == "train" and parameters.patience_s is None
+
+    async def _ask(self, prompt: Prompt, parameters: RequestParameters, step: TrainerStep) -> list[Completion]:
+        """The completions in the reply of the next available server."""
+        async with self.servers.turn(parameters.split, parameters.patience_s) as server:
+            sampled_at = step()
+            reply = await _reply_in_time(server, prompt, parameters)
+            return await self._completions_of(reply, server, prompt, parameters.split, sampled_at)
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
         """Raise EnvironmentSetupError if the servers refuse every prompt, after REFUSED_PROMPTS different prompts."""

@@ -201,27 +201,12 @@ class ServerPool:
         return max(known) if len(known) == len(began) else None
 
     @asynccontextmanager
-    async def turn(
-        self,
-        split: str,
-        patience_s: float | None = None,
-        *,
-        failed: InferenceError | None = None,
-    ) -> AsyncIterator[ServerAdapter]:
+    async def turn(self, split: str, patience_s: float | None = None) -> AsyncIterator[ServerAdapter]:
         """Wait for a server that is available, and enclose one request to it.
 
         An InferenceError in the block counts as a failure of the server. Raises UnavailableError once all servers have
         been unavailable for `patience_s` seconds; with None, `turn` waits without limit.
-
-        `failed` is the error of the attempt before, if the request is a repetition. With a patience of None, a training
-        request is not repeated while all servers are unavailable: it may have crashed them, and would crash them again
-        as soon as they are back. The item stream decides when its item is due again (sampling/pending_items.py).
         """
-        is_suspect = split == "train" and patience_s is None
-        if failed is not None and is_suspect and self.unavailable_since() is not None:
-            error = UnavailableError(str(failed))
-            error.was_sent = failed.was_sent
-            raise error
         state = await self._next(split, patience_s)
         try:
             async with state.request(split) as adapter:

@@ -8,7 +8,9 @@ openai               /v1/chat/completions                                     no
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -232,22 +234,29 @@ class ChatAdapter(ServerAdapter):
     margin = 32
     _limit_names: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
     """The names of the token limit to try. The first answer shows which name the server accepts."""
+    _takes_several = False
+    """Whether the server has answered a request for several completions."""
 
     @property
     def health_url(self) -> str:
         return f"{self.address}/models"
 
     async def sample(self, prompt: Prompt, parameters: RequestParameters) -> Reply:
+        """Tries each name of the token limit, and then a single completion for each request."""
+        counts = [parameters.n] if self._takes_several else sorted({parameters.n, 1}, reverse=True)
         refusals = []
-        for name in self._limit_names:
+        for n, name in itertools.product(counts, self._limit_names):
             try:
-                reply = await self._complete(prompt, parameters, name)
+                reply = await self._complete(prompt, replace(parameters, n=n), name)
             except RequestRefusedError as error:
                 refusals.append(error)
                 if error.status not in MAY_DEPEND_ON_FORM:
                     break
             else:
                 self._limit_names = (name,)
+                self._takes_several |= n > 1
+                if n < parameters.n:
+                    self._note_completions(n, str(refusals[0]))
                 return reply
         raise refusals[0]
 

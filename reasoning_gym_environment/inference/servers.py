@@ -179,7 +179,10 @@ class Address:
             url = URL(base_url)
             shown = str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
         except ValueError as error:
-            raise EnvironmentSetupError(f"openai.base_url: expected an address such as {OPENAI}: {error}.") from error
+            found = without_credentials(base_url)
+            raise EnvironmentSetupError(
+                f"openai.base_url: expected an address such as {OPENAI}, found {found!r}."
+            ) from error
         authorization = None
         if url.user is not None:
             credentials = f"{url.user}:{url.password or ''}".encode()
@@ -381,33 +384,19 @@ class ServerAdapter:
     async def probe(self, prompt: Prompt, parameters: RequestParameters) -> None:
         """Make the first request, and find out the context length and the completions of a request.
 
-        If the server refuses several completions, a second request asks for one. Raises what `sample` raises.
+        Raises what `sample` raises.
         """
         await self.find_context()
         parameters = self._within_context(prompt, parameters)
         requested = min(parameters.n, self.completions_per_request or parameters.n)
-        try:
-            reply = await self.sample(prompt, replace(parameters, n=requested))
-        except RequestRefusedError as refusal:
-            if requested == 1 or refusal.status not in MAY_DEPEND_ON_FORM:
-                raise
-            await self._probe_single_completion(prompt, parameters, refusal)
-        else:
-            received = len(reply.completions)
-            if 0 < received < requested:
-                self.completions_per_request = received
-                self._note("completions_per_request", received, f"it returns {received} of {requested} completions")
+        reply = await self.sample(prompt, replace(parameters, n=requested))
+        received = len(reply.completions)
+        if 0 < received < requested:
+            self._note_completions(received, f"it returns {received} of {requested} completions")
 
-    async def _probe_single_completion(
-        self, prompt: Prompt, parameters: RequestParameters, refusal: RequestRefusedError
-    ) -> None:
-        # A server refuses immediately. If the caller stops waiting for this request, the server has accepted it.
-        self.completions_per_request = 1
-        try:
-            await self.sample(prompt, replace(parameters, n=1))
-        except RequestRefusedError:
-            raise refusal from None
-        self._note("completions_per_request", 1, str(refusal))
+    def _note_completions(self, count: int, reason: str) -> None:
+        self.completions_per_request = count
+        self._note("completions_per_request", count, reason)
 
     def _within_context(self, prompt: Prompt, parameters: RequestParameters) -> RequestParameters:
         if self.context_length is None:
