@@ -64,7 +64,7 @@ def _list_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
         description="List the tasks, with their levels of difficulty and the time to make an item. `reasoning-gym-env "
-        "tasks TASK` prints items of a task, and `reasoning-gym-env tasks TASK --help` lists its options.",
+        "tasks chain_sum` prints an item of this task, and with `--help` the options for items.",
     )
     _add_common(parser)
     add_settings(parser, ["include_tasks", "exclude_tasks"], verb="list")
