@@ -9,7 +9,7 @@ strict training. It grades their keys, and the answers of the solver, as trainin
     not decided      the solver cannot tell, for example because the question has two readings
 
 The script writes the counts to results.json after each task, so an interrupted run keeps its results. `--missing`
-measures only tasks that have no result. At the end, it prints the counts, and writes the table in docs/questions.md
+measures only tasks that have no result. At the end, it prints the counts, and writes results.md beside this file
 from this file; `--table` only writes the table. A run over all tasks takes about 25 minutes of one core.
 
 A solver is a function in solvers/ with the name of its task:

@@ -1,4 +1,4 @@
-"""The table of docs/questions.md: how each task was checked, and with which result."""
+"""The table of results.md: how each task was checked, and with which result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
-BEGIN = "<!-- Written by `python benchmarks/questions/check.py`; do not edit. -->"
-END = "<!-- The end of the table. -->"
+PAGE = Path(__file__).with_name("results.md")
+INTRODUCTION = """\
+# How each task was checked
+
+<!-- Written by `python benchmarks/questions/check.py`; do not edit. -->
+
+[docs/questions.md](../../docs/questions.md) explains the columns *replaced*, *corrected* and *clarified*. A cell has a
+value for each level, easiest first. It has a range if there are more than six levels, and a single value if it is the
+same at all levels. *Wrong keys* and *refused answers* are sums over the levels. *Without work* is the share of items
+for which an answer without work is right. *Different questions* counts different texts. The number in brackets ignores
+names and the form in which a sentence is hidden. *Read* counts items that a person solved, and how many of them have
+two meanings or a key that does not follow from the question.
+"""
 MOST_LEVELS = 6
 """Tasks with more levels show the smallest and the largest value."""
 
@@ -54,11 +64,8 @@ Level = Mapping[str, Any]
 
 
 def write_table(results: Mapping[str, Sequence[Level]]) -> None:
-    """Replace the table of the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}", encoding="utf-8")
+    """Write the page."""
+    PAGE.write_text(f"{INTRODUCTION}\n{table(results)}\n", encoding="utf-8")
 
 
 def table(results: Mapping[str, Sequence[Level]]) -> str:
