@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import reasoning_gym_environment
+from reasoning_gym_environment.atropos.flags import FIRST
 from testing.mock_dialects import ThreadedMockServer
-from testing.readme import COMMANDS_WITH_OUTPUT, is_printed
+from testing.readme import COMMANDS_WITH_OUTPUT, README, is_printed
 from testing.support import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +118,13 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
         assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
-# --- the commands of the README, and what they print
+# --- the README: its settings, its commands, and what they print
+
+
+def test_the_settings_of_the_readme_are_those_that_the_help_of_serve_shows() -> None:
+    [table] = re.findall(r"^\| setting \| advice \|\n(.*?)\n\n", README, re.MULTILINE | re.DOTALL)
+    rows = [row.split("|")[1] for row in table.splitlines()]
+    assert tuple(re.findall(r"`((?:env|openai)\.\w+)`", " ".join(rows))) == FIRST["serve"]
 
 
 @pytest.mark.slow
