@@ -6,7 +6,6 @@ values that the commands start with.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import warnings
@@ -15,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -26,23 +25,15 @@ from pydantic import (
 from ..errors import SETTINGS_ARE_LISTED, unknown_name
 from .components import EvaluationSettings, Parameter, SamplingSettings, TextOrFile, mapping_from_text
 
-LIMITS = {
-    "max_num_workers": (1, math.inf),
-    "max_num_workers_per_node": (1, math.inf),
-    "steps_per_eval": (0, math.inf),
-    "eval_limit_ratio": (0, 1),
-    "batch_size": (1, math.inf),
-    "max_batches_offpolicy": (1, math.inf),
-    "num_rollouts_to_keep": (0, math.inf),
-    "num_rollouts_per_group_for_logging": (1, math.inf),
-    "min_items_sent_before_logging": (0, math.inf),
-    "min_batch_allocation": (0, 1),
-    "worker_timeout": (1, math.inf),
-}
-"""The lowest and the highest value of numbers that Atropos does not check."""
 
-MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
-"""Settings of LIMITS for which -1 means: the default, all, or no limit."""
+def _minus_one_or_more_than_zero(value: float) -> float:
+    if value < 1 and value != -1:
+        raise ValueError(f"expected -1, or a number of at least 1, got {value}")
+    return value
+
+
+AtLeastOne = Annotated[int, AfterValidator(_minus_one_or_more_than_zero)]
+"""A number of which -1 means: the default, all, or no limit."""
 
 UNUSED = ("max_eval_workers", "custom_thinking_prompt", "rolling_buffer_length", "health_check")
 """Settings of Atropos that are accepted and have no effect here."""
@@ -151,21 +142,21 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Limit of such reasoning in tokens, for providers that support one."""
 
     # Groups in progress, and the trainer.
-    max_num_workers: int = -1
+    max_num_workers: AtLeastOne = -1
     """Groups in progress for all servers. With -1, max_num_workers_per_node for each server. There can be more with
     min_batch_allocation.
     """
-    max_num_workers_per_node: int = 8
+    max_num_workers_per_node: int = Field(8, ge=1)
     """Groups in progress for each inference server."""
-    worker_timeout: float = 600
+    worker_timeout: Annotated[float, AfterValidator(_minus_one_or_more_than_zero)] = 600
     """Training requests that have no answer after this number of seconds fail. With -1, never."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (run-api)."""
-    batch_size: int = -1
+    batch_size: AtLeastOne = -1
     """Sequences in a training batch. The number that the trainer registers replaces this value."""
-    max_batches_offpolicy: int = 3
+    max_batches_offpolicy: int = Field(3, ge=1)
     """Batches that may wait in the queue of run-api before this environment pauses."""
-    min_batch_allocation: float | None = None
+    min_batch_allocation: float | None = Field(None, ge=0.0, le=1.0)
     """Share of every batch that is reserved for this environment. Groups for this share start even if
     max_num_workers groups are in progress.
     """
@@ -173,11 +164,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Weight of this environment among the environments that share a trainer."""
 
     # Evaluation during training.
-    steps_per_eval: int = 100
+    steps_per_eval: int = Field(100, ge=-1)
     """Training steps between two evaluations of serve. With 0, serve does not evaluate."""
     eval_handling: EvalHandlingEnum = EvalHandlingEnum.STOP_TRAIN
     """Effect of an evaluation on training: STOP_TRAIN, LIMIT_TRAIN or NONE."""
-    eval_limit_ratio: float = 0.5
+    eval_limit_ratio: float = Field(0.5, ge=0.0, le=1.0)
     """With LIMIT_TRAIN: the share of the workers that continue training during an evaluation."""
     data_dir_to_save_evals: str | None = None
     """Folder for the results of evaluations. The same command resumes an evaluation that has a folder."""
@@ -189,11 +180,11 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Whether to log to wandb."""
     wandb_name: str | None = None
     """Name of the environment at run-api, and of the wandb run."""
-    num_rollouts_to_keep: int = 32
+    num_rollouts_to_keep: int = Field(32, ge=0)
     """Groups in the table train/rollouts."""
-    num_rollouts_per_group_for_logging: int = 1
+    num_rollouts_per_group_for_logging: AtLeastOne = 1
     """Rollouts of each group in the table train/rollouts. With -1, all of them."""
-    min_items_sent_before_logging: int = 2
+    min_items_sent_before_logging: int = Field(2, ge=0)
     """Log a step only after this many groups were sent."""
 
     @property
@@ -220,17 +211,6 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             errors = [unknown_name("setting", name, cls.model_fields, SETTINGS_ARE_LISTED) for name in unknown]
             raise ValueError(" ".join(map(str, errors)))
         return values
-
-    @field_validator(*LIMITS)
-    @classmethod
-    def _is_within_its_limits(cls, value: Any, info: ValidationInfo) -> Any:
-        least, most = LIMITS[info.field_name or ""]
-        is_special = value is None or (value == -1 and info.field_name in MINUS_ONE)
-        if not is_special and not least <= value <= most:
-            limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-            special = "-1, or " if info.field_name in MINUS_ONE else ""
-            raise ValueError(f"expected {special}a number {limits}, got {value}")
-        return value
 
     @field_validator("custom_thinking_prompt")
     @classmethod

@@ -14,7 +14,6 @@ from atroposlib.envs.base import BaseEnvConfig
 from pydantic import BaseModel, ValidationError
 
 from reasoning_gym_environment.settings.environment import (
-    MINUS_ONE,
     ReasoningGymEnvConfig,
     Server,
     default_configs,
@@ -42,6 +41,8 @@ def test_invalid_values_fail_with_the_name_of_their_field() -> None:
 
 
 SEEDS = ("seed", "eval_seed")
+MINUS_ONE = ("max_num_workers", "steps_per_eval", "batch_size", "num_rollouts_per_group_for_logging", "worker_timeout")
+"""Settings for which -1 means: the default, all, or no limit."""
 MAY_BE_NEGATIVE = {*SEEDS, "total_steps", "max_staleness_steps", *MINUS_ONE}
 MAY_BE_ZERO = {"steps_per_eval", "eval_limit_ratio", "num_rollouts_to_keep", "complexity_mode"}
 MAY_BE_ZERO |= {"min_items_sent_before_logging", "min_batch_allocation", "num_eval_samples_per_task"}
