@@ -3,9 +3,10 @@
     complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
+        ├─> refused by the network: the request waits, because it cannot be the cause
         └─> failed, or broken off by a provider: the request is repeated, according to the RetryPolicy
 
-No other code repeats requests. While all servers are unavailable, failures do not count against the prompt.
+No other code repeats requests.
 
 A server that reports token ids can serve training once the ids and the log probabilities are checked. A completion that
 a trainer cannot use has an `invalid_reason`. Its tokens are replaced by a single harmless token, it is sent without
@@ -163,12 +164,11 @@ class InferenceClient:
     ) -> list[Completion]:
         """The completions of one request. This is the only loop that repeats requests.
 
-        A request that a busy server puts off is repeated as often as that happens. A failed request is repeated
-        `policy.tries` times at most, and each time that completions arrive it may fail as often again.
+        A request that a busy server puts off, or that no server has accepted, waits as long as that lasts. A request
+        that a server accepted and did not answer is sent `policy.tries` times at most, counted anew after each answer.
         """
         completions: list[Completion] = []
         failures = 0
-        was_sent = False
         # Received completions cost money, so further requests only ask for missing completions.
         while len(completions) < parameters.n:
             missing = replace(parameters, n=parameters.n - len(completions))
@@ -181,13 +181,14 @@ class InferenceClient:
                 is_late = isinstance(error, RequestTimeoutError)
                 name = "requests_timed_out" if is_late else "requests_failed"
                 self.events.note(name, name.replace("_", " "), str(error))
-                failures += 1
                 # A request may crash a server, and its repetition may find nothing that listens.
-                was_sent = error.was_sent = was_sent or error.was_sent
+                error.was_sent = error.was_sent or failures > 0
+                failures += error.was_sent
                 if isinstance(error, NEVER_REPEATED) or failures == self.servers.policy.tries:
                     raise
                 await self.servers.pause(failures)
-                if self._waits_for_ever(parameters) and self.servers.unavailable_since() is not None:
+                is_suspect = failures > 0 and self._waits_for_ever(parameters)
+                if is_suspect and self.servers.unavailable_since() is not None:
                     # The request may have crashed the servers, and would crash them again as soon as they are back. The
                     # item stream decides when its item is due again (sampling/pending_items.py).
                     raise

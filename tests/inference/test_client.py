@@ -18,6 +18,7 @@ from reasoning_gym_environment.errors import (
     InferenceError,
     RequestRefusedError,
     ServerBusyError,
+    UnavailableError,
 )
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
@@ -181,6 +182,27 @@ async def test_a_request_that_waits_for_ever_is_not_repeated_in_an_outage_becaus
     with pytest.raises(InferenceError, match="cut off"):
         await client.complete(PROMPT, ONE)
     assert client.metrics()["inference/requests_failed"] == UNAVAILABLE_AFTER
+
+
+def test_a_request_that_no_server_accepts_waits_for_the_end_of_the_outage(byte_tokenizer: Any) -> None:
+    def refused() -> InferenceError:
+        error = InferenceError("connection refused")
+        error.was_sent = False
+        return error
+
+    async def go() -> None:
+        client = client_of(byte_tokenizer, *[refused() for _ in range(50)], tokens("a"))
+        [completion] = await client.complete(PROMPT, ONE)
+        assert completion.text == "a"
+        impatient = client_of(byte_tokenizer, refused())
+        with pytest.raises(UnavailableError, match="no inference server has answered for 60 s"):
+            await impatient.complete(PROMPT, replace(ONE, patience_s=60.0))
+        crashing = client_of(byte_tokenizer, InferenceError("server disconnected"), refused())
+        with pytest.raises(InferenceError, match="connection refused") as caught:
+            await crashing.complete(PROMPT, ONE)
+        assert caught.value.was_sent, "the request may have crashed the server"
+
+    run_virtually(go())
 
 
 class Servers:
