@@ -39,7 +39,7 @@ import msgspec
 from transformers import AutoTokenizer
 
 from benchmarks.run_parts.canned_server import DIALECTS, completion_ids
-from benchmarks.run_parts.serving import Serving, Setup, save_word_tokenizer, serving
+from benchmarks.run_parts.serving import Serving, Setup, options_of, save_word_tokenizer, serving
 from benchmarks.run_parts.trainer import GROUP_SIZE
 from reasoning_gym_environment.inference.server_types import Choices, Lists
 from testing.process_table import with_descendants
@@ -178,12 +178,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="lengths of completions")
     parser.add_argument("--groups", type=int, help="of each run (default: as many as 4,000,000 tokens have, 12 to 400)")
     parser.add_argument("--servers", nargs="+", choices=DIALECTS, default=list(DIALECTS), help="types of servers")
-    parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
-    parser.add_argument("--folder", type=Path, help="keep logs here (default: removed)")
-    options = parser.parse_args()
-    if options.original:
-        options.original = options.original.resolve()
-    return options
+    return options_of(parser)
 
 
 def main() -> None:

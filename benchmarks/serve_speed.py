@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tqdm import tqdm
 
-from benchmarks.run_parts.serving import Serving, Setup, serving
+from benchmarks.run_parts.serving import Serving, Setup, options_of, serving
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladders
@@ -249,12 +249,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--delays", type=float, nargs="+", default=[0.0], help="of run-api, in seconds (default: 0)")
     parser.add_argument("--inference", type=float, default=0.0, help="seconds for completions (default: 0)")
     parser.add_argument("--turns", type=int, default=1, help="runs of each kind (default: 1)")
-    parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
-    parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
-    options = parser.parse_args()
-    if options.original:
-        options.original = options.original.resolve()
-    return options
+    return options_of(parser)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ All of it is real: processes, HTTP, atroposlib's run-api. `serve` starts when th
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -35,6 +36,16 @@ ORIGINAL = "original_environment"
 UNKNOWN_TO_ORIGINAL = ("env.include_tasks", "env.data_dumps_dir")
 
 Result = TypeVar("Result")
+
+
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command line, with those that all benchmarks of `serve` have."""
+    parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
+    parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
+    options = parser.parse_args()
+    if options.original:
+        options.original = options.original.resolve()
+    return options
 
 
 @dataclass(frozen=True)
