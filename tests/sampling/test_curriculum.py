@@ -183,22 +183,6 @@ def test_totals_cover_the_tasks_observed() -> None:
 # --- saving and loading ---
 
 
-def test_a_restored_curriculum_continues_like_the_uninterrupted_one() -> None:
-    rng = Random(1)
-    whole = curriculum()
-    drawn = list(groups(0.8, 0.3, 8, 80, rng))
-    observe(whole, drawn[:17])
-    whole.observe(GroupResult("gcd", 1, (1.0,)))  # drawn before a move: counted, and no evidence
-    resumed = curriculum()
-    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
-    assert resumed.stats() == whole.stats()
-    assert observe(resumed, drawn[17:]) == observe(whole, drawn[17:])
-    assert resumed.state_dict() == whole.state_dict()
-    resumed.load_state_dict({})
-    assert resumed.level("maze") == 0
-    assert resumed.stats()["total_tasks_tracked"] == 0
-
-
 def test_a_level_above_the_ladder_becomes_its_last(caplog: pytest.LogCaptureFixture) -> None:
     long = curriculum(5)
     observe(long, [RIGHT] * 11)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,11 +19,10 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
-from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES, ObservedItems
+from reasoning_gym_environment.sampling.pending_items import ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into
 from reasoning_gym_environment.verification.questions import is_sound
-from reasoning_gym_environment.workers.pool import PoolClosedError
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 
@@ -142,15 +140,6 @@ async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(cap
     await source.close()
 
 
-async def test_the_stream_ends_when_the_workers_are_closed_and_the_item_stays_pending() -> None:
-    source = item_source(FakeGenerator(fails=lambda level, seed: PoolClosedError()))
-    for _ in range(2):
-        with pytest.raises(PoolClosedError):
-            await source.next()
-    assert source.index == 0 and not source.skipped
-    assert [index for index, *_ in source.state_dict()["pending"]] == [0]
-
-
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
     source = item_source(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
     with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
@@ -177,14 +166,6 @@ def test_a_damaged_state_is_refused(part: Any, states: list[Any]) -> None:
 # --- drawing ahead, and what is not done
 
 
-async def test_items_come_in_order_and_are_the_same_however_many_are_made_ahead() -> None:
-    expected = await take(item_source(), 30)
-    for prefetch in (1, 4, 16):
-        source = item_source(FakeGenerator(is_slow=True), prefetch=prefetch)
-        assert await take(source, 30) == expected
-        await source.close()
-
-
 async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_elsewhere() -> None:
     expected = await take(item_source(), 300)
     slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
@@ -208,58 +189,8 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     await source.close()
 
 
-async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on() -> None:
-    first = item_source(prefetch=4, instance="3")
-    problems = await take(first, 10)
-    assert problems == await take(item_source(instance="3"), 10)
-    for number in (0, 1, 2, 4, 5, 6, 7):
-        first.ledger.finish(problems[number])
-        first.ledger.finish(problems[number])
-    first.skip("prompt_too_long", "gcd", "long")
-    state = json.loads(json.dumps(first.state_dict()))
-    await first.close()
-    assert [plan[0] for plan in state["pending"]] == [3, 8, 9, 10, 11, 12, 13]
-    later = await take(first, 5)
-    resumed = item_source(prefetch=2)
-    resumed.load_state_dict(state)
-    assert (resumed.index, resumed.instance) == (3, "3")
-    assert resumed.metrics() == {"train/skipped_prompt_too_long": 1.0}
-    assert await take(resumed, 8) == [problems[3], problems[8], problems[9], *later]
-    await first.close()
-    await resumed.close()
-
-
 def test_pending_items_of_tasks_no_longer_served_are_dropped_by_name(caplog: pytest.LogCaptureFixture) -> None:
     source = item_source()
     source.load_state_dict({"index": 5, "pending": [[2, "gone", None], [3, "gcd", None]]})
     assert source.index == 3
     assert "Pending items of gone are dropped" in caplog.text
-
-
-async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the_end() -> None:
-    source = item_source(prefetch=2)
-    handed_out = []
-    problem = await source.next()
-    while source.ledger.requeue(problem, is_failure=problem.index == 0):
-        source.ledger.finish(problem)
-        for _ in range(3):
-            problem = await source.next()
-            handed_out.append(problem.index)
-    assert handed_out[:3] == [1, 2, 0]
-    assert handed_out.count(0) == MAX_FAILURES - 1
-    source.ledger.finish(problem)
-    assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
-    assert not source.ledger.requeue(problem), "it is not pending any more"
-    await source.close()
-
-
-async def test_items_that_fail_in_an_outage_wait_until_the_servers_work() -> None:
-    source = item_source(prefetch=1)
-    first = await take(source, 3)
-    for problem in first:
-        assert source.ledger.requeue(problem, is_failure=True, in_outage=True)
-    fresh = await take(source, 4)
-    assert [problem.index for problem in fresh] == [3, 4, 5, 6], "the outage may continue"
-    source.ledger.note_completions()
-    assert [problem.index for problem in await take(source, 4)] == [7, 0, 1, 2], "item 7 was drawn ahead"
-    await source.close()
