@@ -100,7 +100,7 @@ class ReasoningGymEnv(BaseEnv):
         servers = preflight.prepare_servers(server_configs, config.tokenizer_name)
         # Atropos would open the file of groups here, under another name if it exists, and empty the file that it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
-        with preflight.tokenizers_loaded_once(config, servers):
+        with preflight.tokenizers_loaded_once(servers):
             super().__init__(without_file, servers, slurm=slurm, testing=testing)
         self.config = config
         self.mode = Mode.LIBRARY

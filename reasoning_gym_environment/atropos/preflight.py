@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import wandb
 from atroposlib.envs import base
-from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
+from atroposlib.envs.base import APIServerConfig, ServerBaseline
 from atroposlib.envs.server_handling import sglang_server, vllm_server
 from transformers import AutoTokenizer
 
@@ -40,21 +41,16 @@ logger = logging.getLogger(__name__)
 ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
+"""The command starts without an answer to the first request after this time, because a completion may take minutes."""
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
 RETRY_S = 2.0
+"""serve looks for its inference server every two seconds."""
 
 LFS_POINTER = b"version https://git-lfs"
 """How a file begins that Git LFS puts in the place of a large file."""
 
 MOST_OPEN_FILES = 65_536
 """Enough for some ten thousand requests in flight."""
-
-ATROPOS_MODULES: tuple[ModuleType, ...] = (
-    base,
-    sglang_server,
-    vllm_server,
-)
-"""Atropos' modules that load tokenizers."""
 
 
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
@@ -98,46 +94,19 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
 
 
 @contextlib.contextmanager
-def tokenizers_loaded_once(config: BaseEnvConfig, servers: ServerConfigs) -> Iterator[None]:
+def tokenizers_loaded_once(servers: ServerConfigs) -> Iterator[None]:
     """Within, Atropos' base class and its clients, one for each server, share one tokenizer, loaded by `_tokenizer`.
 
     Atropos loads a tokenizer for itself and for every server, and ends where a tokenizer is not needed and does not
     load. Only Atropos' own modules are affected: other code of this process may load tokenizers meanwhile.
     """
-    each = _each(servers)
-    is_needed = each[0].server_type != "openai" or _may_train_from_text()
-    loader = _SharedTokenizers({server.tokenizer_name for server in each}, config.tokenizer_name, is_needed)
+    is_needed = _each(servers)[0].server_type != "openai" or _may_train_from_text()
+    loader = SimpleNamespace(from_pretrained=functools.cache(functools.partial(_tokenizer, is_needed=is_needed)))
     with contextlib.ExitStack() as stack:
-        for module in ATROPOS_MODULES:
-            stack.enter_context(_replaced(module, "AutoTokenizer", loader))
+        for module in (base, sglang_server, vllm_server):
+            stack.callback(setattr, module, "AutoTokenizer", module.AutoTokenizer)
+            setattr(module, "AutoTokenizer", loader)  # noqa: B010
         yield
-
-
-class _SharedTokenizers:
-    """Stands in for `transformers.AutoTokenizer` in Atropos' modules."""
-
-    def __init__(self, names: Collection[str], default: str, is_needed: bool) -> None:
-        self._names = names
-        self._default = default
-        self._is_needed = is_needed
-        self._loaded: dict[str, Any] = {}
-
-    def from_pretrained(self, name: str) -> Any:
-        # The client of TRL asks by the name of the model.
-        known = name if name in self._names else self._default
-        if known not in self._loaded:
-            self._loaded[known] = _tokenizer(known, is_needed=self._is_needed)
-        return self._loaded[known]
-
-
-@contextlib.contextmanager
-def _replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    original = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def _tokenizer(name: str, *, is_needed: bool) -> Any:

@@ -36,6 +36,7 @@ from ..errors import (
     UnreadableReplyError,
 )
 from ..records import MIN_COMPLETION_TOKENS
+from ..settings.environment import STARS
 from ..utils.http import HttpReply, NoAnswerError, exchange, is_local
 from .chat_tokenizer import Prompt
 from .prompts import RequestParameters
@@ -179,10 +180,8 @@ class Address:
             url = URL(base_url)
             shown = str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
         except ValueError as error:
-            found = without_credentials(base_url)
-            raise EnvironmentSetupError(
-                f"openai.base_url: expected an address such as {OPENAI}, found {found!r}."
-            ) from error
+            # The address is not shown, because it may hold a password.
+            raise EnvironmentSetupError(f"openai.base_url: expected an address such as {OPENAI}.") from error
         authorization = None
         if url.user is not None:
             credentials = f"{url.user}:{url.password or ''}".encode()
@@ -191,10 +190,8 @@ class Address:
 
 
 def without_credentials(base_url: str) -> str:
-    """The address without the name and the password that may stand in front of the host."""
-    scheme, separator, rest = base_url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
+    """The address with stars for the name and the password that may stand in front of the host."""
+    return re.sub("//[^/]*@", f"//{STARS}@", base_url)
 
 
 class ServerAdapter:
@@ -286,7 +283,7 @@ class ServerAdapter:
         except NoAnswerError as error:
             reason = f"no answer within {timeout_s:g} s, openai.timeout" if error.is_late else str(error)
             failed = InferenceError(f"{self.address}: {reason}")
-            failed.was_sent = not error.is_refused
+            failed.was_sent = not error.is_unsent
             raise failed from error
         if answer.status >= 400:
             raise self._error_of(answer)

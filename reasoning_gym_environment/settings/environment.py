@@ -302,6 +302,8 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
 PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
 
+GIVE_AGAIN = "Give the setting again, as a flag"
+
 STARS = "***"
 """Logs and files have this text in place of a key."""
 
@@ -345,13 +347,16 @@ class Server(APIServerConfig):
             # The message leaves out what stands before an @, because it may be a password.
             address = given.rpartition("@")[2].rpartition("://")[2]
             raise ValueError(f"expected an address that begins with http:// or https://, such as http://{address}")
+        if given and f"://{STARS}@" in given:
+            raise ValueError(f"the name and the password are hidden in saved settings. {GIVE_AGAIN}")
         return given
 
     @field_validator("default_headers")
     @classmethod
     def _has_no_stars(cls, given: dict[str, str]) -> dict[str, str]:
-        """Leave out the headers whose values are hidden in saved settings."""
-        return {name: value for name, value in given.items() if value != STARS}
+        if STARS in given.values():
+            raise ValueError(f"the values are hidden in saved settings. {GIVE_AGAIN}")
+        return given
 
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:

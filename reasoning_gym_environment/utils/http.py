@@ -45,7 +45,8 @@ class HttpReply:
 class NoAnswerError(Exception):
     """No answer arrived. The message is one line.
 
-    `is_late` means that the time ran out. `is_refused` means that nothing listens at the address.
+    `is_late` means that the time ran out. `is_refused` means that nothing listens at the address. `is_unsent` means
+    that there was no connection, so the server does not know of the request.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -53,6 +54,7 @@ class NoAnswerError(Exception):
         super().__init__(first_line[:200] or type(error).__name__)
         self.is_late = isinstance(error, TimeoutError)
         self.is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+        self.is_unsent = isinstance(error, aiohttp.ClientConnectorError)
 
 
 def is_local(url: str) -> bool:

@@ -302,7 +302,7 @@ def test_a_key_reaches_its_server_and_is_neither_logged_nor_left_in_the_argument
 
 
 def test_the_password_of_an_address_and_headers_are_neither_logged_nor_left_in_the_arguments(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run: Run, refused: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = '--openai.base_url http://me:secret@h/v1?api-version=1 --openai.default_headers \'{"k": "secret"}\''
     made = run(f'evaluate {flags} --openai.default_query \'{{"q": "1"}}\' --verbose')
@@ -310,11 +310,13 @@ def test_the_password_of_an_address_and_headers_are_neither_logged_nor_left_in_t
     assert (server.base_url, server.default_headers) == ("http://me:secret@h/v1?api-version=1", {"k": "secret"})
     assert server.default_query == {"q": "1"}
     saved = made["ran"][0]
-    assert "base_url: http://h/v1?api-version=1" in caplog.text, "it is verbose"
+    assert "base_url: http://***@h/v1?api-version=1" in caplog.text, "it is verbose"
     assert "secret" not in f"{sys.argv} {sys.orig_argv} {caplog.text} {saved}"
     Path("saved.yaml").write_text(saved)
-    [resumed] = run("evaluate --config saved.yaml")["server_configs"]
-    assert resumed.default_headers == {}, "a hidden value is not sent"
+    lines = refused("evaluate --config saved.yaml")
+    assert [line.partition(":")[0] for line in lines] == ["openai.base_url", "openai.default_headers"]
+    assert all("hidden in saved settings. Give the setting again, as a flag" in line for line in lines)
+    assert run(f"evaluate --config saved.yaml {flags}")["server_configs"] == [server]
 
 
 def test_all_unknown_names_of_flags_and_file_are_reported_at_once_before_the_values(refused: Run) -> None:

@@ -104,10 +104,10 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
 ) -> None:
     monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=OSError("no such\nrepository")))
     refusal = pytest.raises(EnvironmentSetupError, match=r"set env\.tokenizer_name .* \(no such\)\.$")
-    with preflight.tokenizers_loaded_once(config(), [server()]), refusal:
+    with preflight.tokenizers_loaded_once([server()]), refusal:
         preflight.base.AutoTokenizer.from_pretrained("my/tokenizer")
     for name in ("my/tokenizer", "none"):
-        with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server("openai")]):
+        with preflight.tokenizers_loaded_once([server("openai")]):
             assert isinstance(preflight.base.AutoTokenizer.from_pretrained(name), EstimatedTokens)
         assert "Tokens are estimated" in caplog.messages[-1]
 
@@ -117,7 +117,7 @@ def test_a_tokenizer_file_that_git_lfs_has_not_fetched_is_named(tmp_path: Path) 
     (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
     refusal = pytest.raises(EnvironmentSetupError, match=r"tokenizer\.json is the pointer of Git LFS .*git lfs pull")
     name = str(tmp_path)
-    with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server()]), refusal:
+    with preflight.tokenizers_loaded_once([server()]), refusal:
         preflight.base.AutoTokenizer.from_pretrained(name)
 
 
