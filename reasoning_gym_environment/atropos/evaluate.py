@@ -239,8 +239,4 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
         "grading": grading(config.verification),
         "reasoning_gym_environment_version": __version__,
     }
-    found = run.inference.found
-    if found:
-        # What the servers support, according to the first requests.
-        parameters["found_of_servers"] = found
     return {**parameters, **questions.describe()}

@@ -111,14 +111,6 @@ class InferenceClient:
         """How many more requests the servers take by their settings."""
         return sum(state.room(split) for state in self.servers.states)
 
-    @property
-    def found(self) -> dict[str, Any]:
-        """The settings of servers that the first requests found out."""
-        found: dict[str, Any] = {}
-        for adapter in self.adapters:
-            found |= adapter.found
-        return found
-
     def metrics(self) -> dict[str, float]:
         """Outages, and the numbers of failed requests, busy servers and invalid completions."""
         values = self.servers.metrics()

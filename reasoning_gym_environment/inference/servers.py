@@ -223,8 +223,6 @@ class ServerAdapter:
         self._context_length: int | None = None
         if getattr(self.config, "n_kwarg_is_ignored", False):
             self.completions_per_request = 1
-        self.found: dict[str, int] = {}
-        """The context length and the completions of a request, if the server showed them."""
         self._has_our_tokenizer = False
         """Whether a long completion has shown that the server's tokenizer is ours."""
 
@@ -409,7 +407,6 @@ class ServerAdapter:
                 self._note("context_length", self._context_length, "the server reports it for its model")
 
     def _note(self, name: str, value: int, reason: str) -> None:
-        self.found[name] = value
         logger.info("%s: %s is %d (%s).", self.address, name, value, reason.rstrip("."))
 
     async def _context_of_model(self) -> int | None:
