@@ -116,13 +116,13 @@ class VerdictStatus(StrEnum):
 class Verdict:
     """The result of grading an answer: `value` is its score, in [0, 1].
 
-    `native` is the score that reasoning-gym alone would give. For a task with a form or a validator, `value` is 1 or 0.
-    For other tasks it is `native`.
+    `native` is the score that reasoning-gym alone would give, or None if no setting needs it. For a task with a form or
+    a validator, `value` is 1 or 0. For other tasks it is `native`.
     """
 
     value: float
     status: VerdictStatus = VerdictStatus.SCORED
-    native: float = 0.0
+    native: float | None = None
     detail: str = ""
 
 
@@ -165,7 +165,7 @@ def outcome_of(value: float) -> Outcome:
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
-    `native` is the score that reasoning-gym's own verifier gives.
+    `native` is the score that reasoning-gym's own verifier gives, or None if no setting needs it.
     """
 
     value: float
@@ -173,7 +173,7 @@ class Score:
     answer: str | None = None
     failure: FormatFailure | None = None
     explanation: str = ""
-    native: float = 0.0
+    native: float | None = None
 
     @property
     def why(self) -> str:

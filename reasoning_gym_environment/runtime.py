@@ -81,6 +81,7 @@ class Runtime:
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
             strict=settings.verification == "strict",
+            needs_native=settings.partial_credit == "native" or logger.isEnabledFor(logging.DEBUG),
             task_modules=settings.task_modules,
         )
         self.scorer = Scorer(self.grader)

@@ -24,7 +24,7 @@ def base_reward(score: Score, partial_credit: PartialCredit) -> float:
     """
     if score.value >= FULL_SCORE:
         return 1.0
-    if partial_credit == "native" and score.native < FULL_SCORE:
+    if partial_credit == "native" and score.native is not None and score.native < FULL_SCORE:
         return score.native
     return 0.0
 

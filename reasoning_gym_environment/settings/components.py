@@ -172,8 +172,7 @@ class TasksSettings(BaseModel):
     # Grading answers.
     verification: Literal["strict", "native"] = "strict"
     """How an answer is judged. strict: by checks of this package, which accept the right value in any notation and
-    refuse wrong answers that reasoning-gym accepts. native: by the verifiers of reasoning-gym. Saved groups hold
-    the native score in both cases.
+    refuse wrong answers that reasoning-gym accepts. native: by the verifiers of reasoning-gym.
     """
     partial_credit: PartialCredit = "native"
     """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A

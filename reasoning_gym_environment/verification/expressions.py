@@ -2,8 +2,8 @@ r"""One grammar for numbers, fractions, complex numbers, polynomials and antider
 
     answer ── plain_text ──> tokens ── Parser ──> sides of an equation ──> tree of the value
 
-    1{,}234.50          Number                 x = 5                      the value 5
-    \frac{2}{3}         Quotient               \frac{1}{8} = 0.125        the value 1/8: both sides agree
+    1{,}234.50          Number                 4 * 3 = 12                 the value 12: both sides agree
+    \frac{2}{3}         Quotient               12.5%                      Percentage
     3x^2 e^{-x}         Product                \frac{1}{3} \approx 0.33   the value 1/3: 0.33 is its rounding
 
 The grammar reads ordinary handwriting, LaTeX and Python's notation. Factors need no sign of multiplication. It refuses
@@ -16,6 +16,7 @@ bounded.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .bounded_eval import FUNCTIONS, UnreadableTextError
+from .bounded_eval import FUNCTIONS, MAX_BITS, UnreadableTextError
 from .markup import plain_text, strip_markup, without_brackets
 
 MAX_CHARS = 10_000
@@ -68,7 +69,7 @@ _TOKEN = re.compile(
     r"|\\(?P<command>[A-Za-z]+)"
     rf"|(?P<function>{_NAMES_OF_FUNCTIONS})"
     r"|(?P<name>const(?:ant)?|pi|[A-Za-z](?:_\{?\d\}?)?)"
-    r"|(?P<sign>\*\*|[-+*/^=≈∈(){}\[\]|√π×·⋅∙•∗÷])"
+    r"|(?P<sign>\*\*|[-+*/^=≈∈(){}\[\]|√π×·⋅∙•∗÷%])"
     r"| +",
     re.ASCII,
 )
@@ -212,6 +213,9 @@ class Parser:
 
     def _power(self) -> Node:
         base = self._atom()
+        if self._kind == "%":
+            self._next()
+            return Node("%", parts=(base,))
         return Node("^", parts=(base, self._exponent())) if self._kind == "^" else base
 
     def _exponent(self) -> Node:
@@ -304,33 +308,66 @@ def with_plain_digits(text: str) -> str:
 
 
 def value_of(answer: str) -> Node:
-    """The value that an answer gives.
+    """The value that an answer gives: the last side of an equation, as in `4 * 3 = 12`."""
+    return sides_of(answer)[-1]
 
-    A name before the value, as in `x = 5`, is dropped. Further sides must have the same value as the first. Raises
-    UnreadableTextError for any other text.
+
+def sides_of(answer: str) -> list[Node]:
+    """The sides of an equation, all of which have the same value. An answer without `=` has a single side.
+
+    After `≈`, a side must be the rounded value. It counts only if no side before it is a number or a fraction: the
+    value of `1/8 ≈ 0.13` is 1/8, and that of `1.2^2 ≈ 1.4` is 1.4. Raises UnreadableTextError for any other text.
     """
     text = with_plain_digits(without_brackets(plain_text(answer)))
     text = _INTEGRAL.sub("", _NAME_OF_A_FUNCTION.sub("", text))
     text = without_brackets(strip_markup(_TIMES_TEN.sub("*", text))).removeprefix("$").strip()
     if len(text) > MAX_CHARS:
         raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
-    sides = Parser(text).sides()
-    _, first = sides.pop(0)
-    if sides and first.kind == "name":
-        name = first
-        if any(_contains(side, name) for _, side in sides):
-            raise UnreadableTextError("an equation and not a value")
-        _, first = sides.pop(0)
-    for sign, other in sides:
-        value, place = rational_and_place(other)
-        difference = abs(value - rational_and_place(first)[0])
-        if difference > (place / 2 if sign == "≈" else 0):
+    (_, last), *others = Parser(text).sides()
+    sides = [last]
+    is_exact = True
+    for sign, other in others:
+        _, place = rational_and_place(other) if sign == "≈" else (0, Fraction(0))
+        if abs(exact_value(other) - exact_value(last)) > place / 2:
             raise UnreadableTextError("the sides of an equation differ")
-    return first
+        is_exact = is_exact and sign == "="
+        if is_exact or not any(map(_is_rational, sides)):
+            sides.append(other)
+        last = other
+    return sides
 
 
-def _contains(node: Node, name: Node) -> bool:
-    return node == name or any(_contains(part, name) for part in node.parts)
+def exact_value(node: Node) -> Fraction:
+    """The value of arithmetic with numbers. Raises UnreadableTextError for anything else, and for large numbers."""
+    if node.kind == "number":
+        return number_and_place(node)[0]
+    values = [exact_value(part) for part in node.parts]
+    match node.kind, values:
+        case "+", _:
+            value = sum(values, start=Fraction(0))
+        case "-", [inner]:
+            value = -inner
+        case "*", _:
+            value = math.prod(values, start=Fraction(1))
+        case "/", [top, bottom]:
+            value = top / bottom
+        case "%", [percents]:
+            value = percents / 100
+        case "^", [base, exponent] if abs(exponent) <= MAX_EXPONENT and exponent.denominator == 1:
+            value = base ** int(exponent)
+        case _:
+            raise UnreadableTextError("not arithmetic")
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise UnreadableTextError("a number that is too large")
+    return value
+
+
+def _is_rational(node: Node) -> bool:
+    try:
+        rational_and_place(node)
+    except UnreadableTextError:
+        return False
+    return True
 
 
 # --- readers of values
@@ -378,7 +415,10 @@ def numerator_and_denominator(node: Node) -> tuple[int, int]:
 
 
 def rational_and_place(node: Node) -> tuple[Fraction, Fraction]:
-    """The value of a number or of a fraction, and the value of a 1 in its last place, which is 0 for a fraction."""
+    """The value of a number, percentage or fraction, and of a 1 in its last place, which is 0 for a fraction."""
+    if node.kind == "%":
+        value, place = number_and_place(node.parts[0])
+        return value / 100, place / 100
     if node.kind == "/" or (node.kind == "-" and node.parts[0].kind == "/"):
         return Fraction(*numerator_and_denominator(node)), Fraction(0)
     return number_and_place(node)
@@ -440,4 +480,6 @@ def in_python(node: Node) -> str:
             return "-" + parts[0]
         case Node("^", parts=(Node("name", "e"), _)):
             return f"E**{parts[1]}"
+        case Node("%"):
+            raise UnreadableTextError("a percentage")
     return node.kind.replace("^", "**").join(parts)

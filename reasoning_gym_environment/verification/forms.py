@@ -10,7 +10,6 @@ lenient, so a function of this module checks each of them. Tasks with many right
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,9 +18,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from .bounded_eval import evaluate
+from .bounded_eval import UnreadableTextError
 from .entries import Check, Entry, module_of
-from .markup import exact_text, plain_math, plain_text, strip_markup, without_brackets, without_numbering
+from .expressions import Node, exact_value, rational_and_place, sides_of, value_of, whole_number
+from .markup import exact_text, plain_text, strip_markup, without_brackets, without_numbering
 from .readers import (
     are_rounded,
     complex_number,
@@ -31,9 +31,9 @@ from .readers import (
     grid,
     groups,
     hexadecimal,
-    integer,
     is_rounded,
     items,
+    labelled_numbers,
     letters,
     literal,
     number,
@@ -49,32 +49,12 @@ from .readers import (
     without_base,
     wording,
 )
-from .sentences import HEDGES, amount, count
+from .sentences import TRUTH, number_said, says, says_truth
 
 Reader = Callable[[str], Any]
 
 MAX_FACTORS = 500
 """An answer to prime_factorization with more factors than this is wrong."""
-
-_SENTENCE_END = re.compile(r"(?<!Mr)(?<!Mrs)(?<!Ms)(?<!Dr)[.?!:]\s+")
-
-
-def gsm_symbolic(entry: Entry, answer: str) -> bool:
-    """The right number. Words of the question's last sentence may surround it.
-
-    If the question gives hours and asks for minutes, `8 hours` is wrong.
-    """
-    question, _, _ = str(entry.get("question", "")).partition("Give the result")
-    last_sentence = _SENTENCE_END.split(question.rstrip())[-1].lower()
-    words = set(re.findall(r"[^\W\d_]+", last_sentence)) - HEDGES
-    words |= {"in", "total"}
-    words.update(re.findall(r"how (?:many|much) (more|fewer|less)\b", last_sentence))
-    words.update(sign for sign in "€£¥₹" if sign in question)
-    if "%" in last_sentence or "percent" in last_sentence:
-        words |= {"%", "percent"}
-    if "how old" in last_sentence:
-        words |= {"year", "years"}
-    return amount(answer, frozenset(words)) == number(str(entry["answer"]))
 
 
 def letter_jumble(entry: Entry, answer: str) -> bool:
@@ -162,16 +142,8 @@ _COORDINATE_NAMES = re.compile(r"\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORE
 def coin_flip(entry: Entry, answer: str) -> bool:
     """The exact probability, as a fraction, a number or a percentage."""
     ratio = entry["metadata"]["rational"]
-    right = Fraction(ratio["numerator"], ratio["denominator"])
-    share = plain_number(answer)
-    if share.endswith("%"):
-        return number(share.rstrip("%\\ ")) / 100 == right
-    if "/" in share or "frac" in share:
-        return Fraction(*fraction(share)) == right
-    return number(share) == right
-
-
-_DECIMAL = re.compile(r"(\d+)\.(\d+)")
+    value, _ = rational_and_place(value_of(answer))
+    return value == Fraction(ratio["numerator"], ratio["denominator"])
 
 
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
@@ -190,13 +162,7 @@ def decimal_value(question: str) -> Fraction:
     # The expression is on the line of the last `=`, before the `=`.
     before_equals, _, _ = question.rpartition("=")
     _, _, expression = before_equals.rpartition("\n")
-    return evaluate(_DECIMAL.sub(_as_quotient, expression))[0]
-
-
-def _as_quotient(decimal: re.Match[str]) -> str:
-    """Write `0.25` as `(25/100)`."""
-    whole, decimals = decimal.groups()
-    return f"({int(whole + decimals)}/{10 ** len(decimals)})"
+    return exact_value(value_of(expression))
 
 
 def power_function(entry: Entry, answer: str) -> bool:
@@ -241,8 +207,9 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
     own = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
     if not own or not plain:
         return not own and plain.casefold() in _NO_ROOTS
-    plain = without_numbering(without_brackets(_NAME_OF_ROOTS.sub("", plain_text(answer))))
-    parts = re.split(r",|;|\n|\bor\b|\band\b", plain)
+    name = rf"(?<![A-Za-z]){re.escape(metadata['variable'])}(?:_?\{{?\d\}}?)? ?(?:[=≈∈]|\\approx(?![A-Za-z])) ?"
+    plain = re.sub(name, "", plain_text(answer))
+    parts = re.split(r",|;|\n|\bor\b|\band\b", without_numbering(without_brackets(plain)))
     given = list(filter(str.strip, parts))
     exact = _real_roots(str(metadata["polynomial_expr"]))
     if not len(given) == len(own) == len(exact):
@@ -267,12 +234,6 @@ def _is_root(text: str, exact: Fraction, own: Fraction) -> bool:
     given, place = number_and_place(text)
     place = min(place, _FOURTH_DECIMAL)
     return given * exact >= 0 and 0 <= abs(exact) - abs(given) < place
-
-
-_NAME_OF_ROOTS = re.compile(
-    r"\A[A-Za-z](?:_?\{?\d\}?)? ?(?:[=≈∈]|\\approx(?![A-Za-z])) ?(?!.*[A-Za-z])", re.ASCII | re.DOTALL
-)
-"""The name before all roots, in `x = -1, 1`."""
 
 
 def codeio(entry: Entry, answer: str) -> bool:
@@ -308,26 +269,32 @@ def _is_same_data(given: Any, right: Any) -> bool:
 
 
 def prime_factorization(entry: Entry, answer: str) -> bool:
-    """The prime factors in any order. Equal factors may be written as a power with a positive exponent.
+    """The prime factors in any order. Equal factors may be written as a power.
 
     The number itself may stand before or after them: 12 = 2 × 2 × 3.
     """
     right = Counter(entry["metadata"]["factors"])
-    number = str(math.prod(right.elements()))
-    sides = without_brackets(plain_math(answer)).split("=")
-    names = [re.sub("[, ]", "", side) for side in sides]
-    if len(sides) > 1 and number in names:
-        sides.pop(names.index(number))
-    if len(sides) > 1:
-        return False
-    factors: Counter[int] = Counter()
-    for power in re.split("[*xX,]", sides[0], maxsplit=MAX_FACTORS):
-        base, _, exponent = without_brackets(power.strip()).partition("^")
-        times = integer(exponent or "1")
-        if times < 1:
-            return False
-        factors[integer(base)] += times
-    return factors == right
+    try:
+        sides = sides_of(_LETTER_TIMES.sub("*", answer))
+    except UnreadableTextError:
+        return Counter(numbers(answer)) == right
+    return any(_factors(side) == right for side in sides if len(sides) == 1 or side.kind != "number")
+
+
+_LETTER_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=\d)")
+"""The letter x as the sign of multiplication."""
+
+
+def _factors(node: Node) -> Counter[int]:
+    """How often each whole number is a factor of a product of powers."""
+    match node:
+        case Node("number"):
+            return Counter({whole_number(node): 1})
+        case Node("^", parts=(base, Node("number") as exponent)) if whole_number(exponent) > 0:
+            return Counter({whole_number(base): whole_number(exponent)})
+        case Node("*", parts=parts):
+            return sum(map(_factors, parts), start=Counter())
+    raise UnreadableTextError("not a product of powers")
 
 
 _UNIT_MS = {
@@ -346,12 +313,17 @@ def time_intervals(entry: Entry, answer: str) -> bool:
     items.
     """
     metadata = entry["metadata"]
+    unit_ms = _UNIT_MS.get(metadata["expected_format"], 1000)
+    whole_units = elapsed_ms(entry) // unit_ms
+    return duration(answer) * 1000 == whole_units * unit_ms
+
+
+def elapsed_ms(entry: Entry) -> int:
+    """The milliseconds from the start to the end of an item of time_intervals."""
+    metadata = entry["metadata"]
     start = datetime.fromisoformat(metadata["start_time"])
     end = datetime.fromisoformat(metadata["end_time"])
-    elapsed_ms = (end - start) // timedelta(milliseconds=1)
-    unit_ms = _UNIT_MS.get(metadata["expected_format"], 1000)
-    whole_units = elapsed_ms // unit_ms
-    return duration(answer) * 1000 == whole_units * unit_ms
+    return (end - start) // timedelta(milliseconds=1)
 
 
 _INEQUALITIES = re.compile("[<>∧∨^vV]")
@@ -421,6 +393,7 @@ READERS: Mapping[str, Reader] = {
     "game_of_life_halting": number_or_word,
     "gcd": number_or_word,
     "group_anagrams": groups,
+    "gsm_symbolic": number_or_word,
     "isomorphic_strings": number_or_word,
     "knights_knaves": roles,
     "largest_island": number_or_word,
@@ -454,8 +427,11 @@ READERS: Mapping[str, Reader] = {
     "spiral_matrix": numbers,
     "string_insertion": wording,
     "string_manipulation": wording,
-    "string_splitting": numbers,
-    "string_synthesis": numbers,
+    "string_splitting": functools.partial(labelled_numbers, names=tuple("ABCXYZ")),
+    "string_synthesis": functools.partial(
+        labelled_numbers,
+        names=tuple(f"{opening}{letter}{closing}" for opening, closing in ("[]", "{}", "()") for letter in "ABC"),
+    ),
     "sudoku": number_grid,
     "syllogism": number_or_word,
     "word_sequence_reversal": items,
@@ -465,6 +441,8 @@ READERS: Mapping[str, Reader] = {
 """Task -> reader. Every right answer to such a task has the same value as the item's own answer."""
 
 
+SHORT_READERS = frozenset({number_or_word, letters})
+"""The readers of a single number, word or name."""
 EXACT_TASKS = frozenset({"bf", "codeio"})
 """Tasks whose questions ask for an exact text. Only markup that encloses all of it may surround such an answer."""
 
@@ -475,18 +453,14 @@ def _has_same_value(read: Reader, entry: Entry, answer: str) -> bool:
         # The rules of `ab` and of `string_manipulation` can delete the whole text. Then the right answer is empty.
         return not strip_markup(answer)
     value = _own_value(read, own)
-    given = read(answer)
-    if given == value:
+    question = str(entry.get("question", ""))
+    if isinstance(value, str) and value in TRUTH:
+        return says_truth(answer, question, value)
+    if isinstance(value, Fraction) and read is number_or_word:
+        return number_said(answer, question) == value
+    if read(answer) == value:
         return True
-    if not isinstance(given, str):
-        return False
-    if isinstance(value, Fraction):
-        return count(answer, str(entry.get("question", ""))) == value
-    return value in _TRUTH and _TRUTH.get(given) == _TRUTH[value]
-
-
-_TRUTH: Mapping[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
-"""`Yes` means True where the question asks for true or false, and the reverse."""
+    return isinstance(value, str) and read in SHORT_READERS and says(answer, question, value)
 
 
 @functools.lru_cache(maxsize=1)
@@ -503,7 +477,6 @@ FORMS: Mapping[str, Check] = {
     "coin_flip": coin_flip,
     "decimal_arithmetic": decimal_arithmetic,
     "futoshiki": futoshiki,
-    "gsm_symbolic": gsm_symbolic,
     "letter_jumble": letter_jumble,
     "number_format": number_format,
     "polynomial_equations": polynomial_equations,

@@ -11,6 +11,7 @@ All functions are pure. They run where verifiers may run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any
 
 from ..records import Verdict, VerdictStatus
 from .entries import Check, Entry, task_of
-from .forms import EXACT_TASKS, FORMS
-from .sentences import without_label
+from .forms import EXACT_TASKS, FORMS, READERS, SHORT_READERS
+from .sentences import readings
 from .validators import VALIDATORS
 
 FULL_SCORE = 1.0
@@ -39,25 +40,25 @@ CHECK_ERRORS = (
 """Errors that a check may raise for hostile text. The answer is wrong then."""
 
 
-def _check_after_label(check: Check, entry: Entry, answer: str) -> bool:
-    """Whether an answer is right as it stands, or without a label such as `The GCD is`."""
-    question = str(entry.get("question", ""))
-    try:
-        if check(entry, answer):
-            return True
-    except CHECK_ERRORS:
-        value = without_label(answer, question)
-        if value is None:
-            raise
-    else:
-        value = without_label(answer, question)
-    return value is not None and check(entry, value)
+def _check_of_readings(check: Check, is_short: bool, entry: Entry, answer: str) -> bool:
+    """Whether an answer is right as it stands, or without a label such as `The GCD is` or a remark in brackets."""
+    error: Exception | None = None
+    for text in itertools.chain([answer], readings(answer, str(entry.get("question", "")), is_short=is_short)):
+        try:
+            if check(entry, text):
+                return True
+        except CHECK_ERRORS as raised:
+            error = error or raised
+    if error is not None:
+        raise error
+    return False
 
 
 def _all_checks() -> dict[str, Check]:
     checks: dict[str, Check] = {}
     for task, check in {**FORMS, **VALIDATORS}.items():
-        checks[task] = check if task in EXACT_TASKS else partial(_check_after_label, check)
+        is_short = READERS.get(task) in SHORT_READERS
+        checks[task] = check if task in EXACT_TASKS else partial(_check_of_readings, check, is_short)
     return checks
 
 
@@ -75,12 +76,17 @@ def grade(
     entry: dict[str, Any],
     answer: str,
     check: Check | None = None,
+    *,
+    needs_native: bool = True,
 ) -> Verdict:
-    """The decision of `check`, together with reasoning-gym's own score. Without a check, that score decides.
+    """The decision of `check`, and with `needs_native` reasoning-gym's own score. Without a check, that score decides.
 
     A format for which the verifier raises an error counts 0. The status is VERIFIER_ERROR if no format could be scored
     and there is no check.
     """
+    if check is not None and not needs_native:
+        is_right, reason = _decision(check, entry, answer)
+        return Verdict(FULL_SCORE if is_right else 0.0, detail="" if is_right else reason[:MAX_DETAIL_CHARS])
     score, error = _native_score(score_answer, entry, answer)
     native = score or 0.0
     if check is None:

@@ -2,7 +2,6 @@
 
     strip_markup: "**Answer: $\\boxed{\\text{5}}$.**" ──> "5"
     plain_text:   "$\\left[\\text{a},\\;b\\right]$"    ──> "[a, b]"
-    plain_math:   "1.86 \\times 10^{-6}"              ──> "1.86 * 10^-6"
 
 Answers are hostile text. Therefore stripping takes about linear time in the text, and refuses texts of more than
 MAX_CHARS characters.
@@ -254,14 +253,6 @@ _LAYOUT = _compiled(
 )
 """Patterns of other notations for blanks, lines, brackets, digits and indices -> the plain sign."""
 _PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
-_MATH = _compiled(
-    {
-        r"[×·⋅∙•∗]|\\(?:times|cdot|ast)(?![A-Za-z])": "*",
-        r"\*\*": "^",
-        # The blank keeps what follows the power out of it.
-        r"\^ ?(?:\{ ?([-+]?\d{1,4}) ?\}|\( ?([-+]?\d{1,4}) ?\))": r"^\1\2 ",
-    }
-)
 
 
 def plain_text(answer: str) -> str:
@@ -273,11 +264,3 @@ def plain_text(answer: str) -> str:
     for notation, plain in _LAYOUT.items():
         text = notation.sub(plain, text)
     return text.translate(_PLAIN_DIGITS).strip()
-
-
-def plain_math(answer: str) -> str:
-    """The plain text, with products as `*` and powers as `^`."""
-    text = plain_text(answer)
-    for notation, plain in _MATH.items():
-        text = notation.sub(plain, text)
-    return text.strip()

@@ -24,7 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from string import ascii_uppercase
@@ -34,7 +34,7 @@ from ..records import LIBRARY_QUESTION
 from . import validators
 from .bounded_eval import evaluate
 from .entries import Entry, module_of, task_of
-from .forms import decimal_value
+from .forms import decimal_value, elapsed_ms
 from .logic import is_conclusion, joined_premises, short_formulas
 
 Variables = Mapping[str, Any]
@@ -735,7 +735,7 @@ def time_intervals_is_sound(entry: Entry) -> bool:
     time_format = metadata["format"]
     if "(%A)" in time_format and time_format.endswith("%z"):
         return False
-    return _moment(metadata["end_time"]) >= _moment(metadata["start_time"])
+    return elapsed_ms(entry) >= 0
 
 
 def time_intervals_corrected(entry: Entry) -> str:
@@ -743,8 +743,7 @@ def time_intervals_corrected(entry: Entry) -> str:
     metadata = entry["metadata"]
     if metadata["expected_format"] != "HH:MM:SS.mmm":
         return str(entry["answer"])
-    elapsed = _moment(metadata["end_time"]) - _moment(metadata["start_time"])
-    seconds, milliseconds = divmod(elapsed // timedelta(milliseconds=1), 1000)
+    seconds, milliseconds = divmod(elapsed_ms(entry), 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02}:{minutes:02}:{seconds:02}.{milliseconds:03}"
@@ -759,10 +758,6 @@ def time_intervals_clarified(entry: Entry) -> str:
     if metadata["expected_format"].endswith("HH:MM") and "%S" in metadata["format"]:
         sentences.append("Leave out seconds that do not make a whole minute.")
     return " ".join(sentences)
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
 
 
 # --- tsumego

@@ -13,6 +13,7 @@ digits bounds the whole numbers.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from collections import Counter
@@ -30,9 +31,6 @@ MAX_ITEMS = 20_000
 
 
 # --- numbers ---
-
-_NAME = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?|\([A-Za-z]\))? ?)?(?:[=≈∈]|\\approx(?![A-Za-z])) ?", re.ASCII)
-"""A name before a value: `x =`, `x_1 =`, `f(x) =`, `≈`."""
 
 
 def number(text: str) -> Fraction:
@@ -55,11 +53,12 @@ _PLAIN_NUMBER = re.compile(r"-?\d{1,40}(?:\.(?P<decimals>\d{1,40}))?", re.ASCII)
 
 
 def plain_number(text: str) -> str:
-    """Strip what may surround a number: markup, brackets, a name such as `x =`, a currency sign, and LaTeX layout."""
+    """Strip what may surround a number: markup, brackets, `=` or `≈`, a currency sign, and LaTeX layout."""
     text = strip_markup(text)
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
-    text = _NAME.sub("", without_brackets(expressions.with_plain_digits(plain_text(text))))
+    text = without_brackets(expressions.with_plain_digits(plain_text(text)))
+    text = re.sub(r"\A(?:[=≈]|\\approx(?![A-Za-z])) ?", "", text)
     return without_brackets(strip_markup(text)).removeprefix("$").strip()
 
 
@@ -72,7 +71,10 @@ def fraction(text: str) -> tuple[int, int]:
 
     The same value may follow, as in `1/8 = 0.125`.
     """
-    return expressions.numerator_and_denominator(expressions.value_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text))))
+    *others, last = expressions.sides_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text)))
+    fractions = [side for side in others if side.kind == "/"]
+    # A whole number or a decimal number may follow the fraction.
+    return expressions.numerator_and_denominator(last if last.kind == "/" or not fractions else fractions[-1])
 
 
 _SMALL_FRACTION = re.compile(r"\^(\d+)/_(\d+)", re.ASCII)
@@ -203,6 +205,19 @@ def numbers(answer: str) -> tuple[Fraction, ...]:
     return tuple(map(number, _separated(_SPACED_MINUS.sub("-", text))))
 
 
+def labelled_numbers(answer: str, names: Sequence[str]) -> tuple[Fraction, ...]:
+    """The numbers of a list, perhaps each with its name: `A: 0, B: 3`, `0 A, 3 B`, or JSON."""
+    plain = strip_markup(answer).removeprefix("{") if names[0].isalpha() else strip_markup(answer)
+    label = r"(?:[-*•] )?(?:(?:machine|part) )?"
+    before = [rf"{label}\"?{re.escape(name)}\"? ?[:=] ?(\d+)" for name in names]
+    after = [rf"(\d+) {label}{re.escape(name)}" for name in names]
+    for parts in (before, after):
+        found = re.fullmatch(r"(?:\s|,|and){1,6}".join(parts) + r"\}?\.?", plain, re.IGNORECASE | re.ASCII)
+        if found is not None:
+            return tuple(map(Fraction, found.groups()))
+    return numbers(answer)
+
+
 def _without_list_marks(answer: str) -> str:
     """The text of a list without the brackets around it, and without numbers or bullets before its lines."""
     plain = plain_text(answer)
@@ -301,12 +316,18 @@ def _with_unique_keys(pairs: list[Any]) -> dict[str, Any]:
     return value
 
 
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+
+
 def strings(answer: str) -> list[list[str]]:
-    """A list of lists of texts, in JSON or in Python's notation."""
-    value = literal(answer)
-    if not _are_lists_of_texts(value):
-        raise UnreadableTextError("not a list of lists of texts")
-    return list(value)
+    """A list of lists of words, with or without quotes, perhaps with one list on each line."""
+    plain = plain_text(answer)
+    lists = [re.split(r"[\s,]+", body.strip(" \n,")) for body in _GROUP.findall(plain)]
+    words = [[word.strip("\"'`") for word in found] for found in lists]
+    is_list = set(_GROUP.sub("", plain)) <= set("[], \n") and all(map(str.isalpha, itertools.chain(*words)))
+    if not words or not is_list:
+        raise UnreadableTextError("not a list of lists of words")
+    return words
 
 
 def _are_lists_of_texts(values: Any) -> bool:
@@ -329,15 +350,20 @@ def partitions(answer: str) -> Counter[Any]:
 
 # --- durations and roles ---
 
-_CLOCK = r"(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?"
-_DURATION = re.compile(
-    rf"(?!\Z)(?:(-?(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,6}})) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
-    re.ASCII | re.I,
+_CLOCK = r"(?P<hours>\d{1,4}):(?P<minutes>\d{1,2})(?::(?P<seconds>\d{1,2}(?:\.\d{1,9})?))?"
+_DAYS = r"(?P<days>-?(?:\d{1,3}(?:,\d{3})+|\d{1,6})) ?(?:d|days?)(?: days?)?"
+_UNITS = "".join(
+    rf"(?:(?P<{unit}s>\d{{1,6}}(?:\.\d{{1,9}})?) ?(?:{unit[0]}|{short}|{unit}s?)(?:\Z|,? (?:and )?))?"
+    for unit, short in (("hour", "hrs?"), ("minute", "min"), ("second", "sec"))
 )
+_DURATIONS = [
+    re.compile(rf"(?!\Z)(?:{_DAYS}(?:\Z| ?,? ?(?:and )?))?{rest}", re.ASCII | re.IGNORECASE)
+    for rest in (f"(?:{_CLOCK})?", _UNITS)
+]
 
 
 def duration(answer: str) -> Fraction:
-    """The seconds of `03:30`, `3:30:57.961`, `5 days, 03:30` or `5 days`.
+    """The seconds of `03:30`, `3:30:57.961`, `5 days, 03:30`, `5 days` or `5 days, 3 hours and 30 minutes`.
 
     `-1 days, 16:01` is a day less and 16 hours more, as Python writes negative durations. Some items have such answers.
     """
@@ -345,13 +371,13 @@ def duration(answer: str) -> Fraction:
     if plain.isdecimal():
         # A number of days may omit the unit.
         plain += " days"
-    found = _DURATION.fullmatch(plain)
+    found = next(filter(None, (pattern.fullmatch(plain) for pattern in _DURATIONS)), None)
     if found is None:
         raise UnreadableTextError("not a duration")
-    days, hours, minutes, seconds = (Fraction((part or "0").replace(",", "")) for part in found.groups())
-    if max(minutes, seconds) >= 60 or (found[1] and hours >= 24):
+    parts = {name: Fraction((part or "0").replace(",", "")) for name, part in found.groupdict().items()}
+    if max(parts["minutes"], parts["seconds"]) >= 60 or (found["days"] and parts["hours"] >= 24):
         raise UnreadableTextError("expected less than 60 minutes and seconds, and less than 24 hours beside days")
-    return seconds + 60 * (minutes + 60 * (hours + 24 * days))
+    return parts["seconds"] + 60 * (parts["minutes"] + 60 * (parts["hours"] + 24 * parts["days"]))
 
 
 _LIST_MARK = re.compile(r"(?m)^ {0,8}(?:\d{1,2}[.)]|[-*•]) | [-–—] ")

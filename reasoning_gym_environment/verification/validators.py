@@ -23,7 +23,7 @@ from typing import Any
 
 from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
 from .entries import Entry, module_of, rules_of
-from .expressions import in_python, value_of
+from .expressions import in_python, sides_of, value_of
 from .logic import is_conclusion, joined_premises
 from .markup import plain_text, strip_markup, without_brackets
 from .readers import items, literal, number_grid, picture
@@ -267,7 +267,7 @@ def rules_of_word_ladder() -> Any:
     return rules
 
 
-_PLAYER = re.compile(r"\A(?:BLACK )?(?:PLAYS? |MOVES? )?(?:AT |TO |ON )?(?=\S)")
+_PLAYER = re.compile(r"\A(?:I |B |BLACK )?(?:SHOULD )?(?:PLAYS? |MOVES? )?(?:AT |TO |ON )?(?=\S)")
 """What may stand before the place, as in `Black plays D4`."""
 
 
@@ -276,7 +276,7 @@ def tsumego(entry: Entry, answer: str) -> bool:
     board = tuple(map(tuple, entry["metadata"]["board"]))
     size = len(board)
     plain = _PLAYER.sub("", plain_text(answer).upper())
-    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", without_brackets(plain), re.ASCII)
+    found = re.fullmatch(r"([A-S])(?:-|, ?| ?)(\d{1,2})", without_brackets(plain), re.ASCII)
     if found is None:
         raise UnreadableTextError("expected a place on the board, such as D4")
     row = size - int(found[2])
@@ -309,11 +309,16 @@ def _white_stones(board: Sequence[Sequence[str]]) -> int:
 # --- assignments and boards ---
 
 
+_TABLE_HEAD = re.compile(r"\A[^\n\d]*\n[|: -]*--[|: -]*\n")
+
+
 def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
-    """Read `A=1,B=2` or `{"A": 1}` as a mapping. Raises UnreadableTextError if a key occurs twice."""
+    """Read `A=1,B=2`, `{"A": 1}`, `A → 1` or a table as a mapping. Raises UnreadableTextError if a key occurs twice."""
+    plain = _TABLE_HEAD.sub("", plain_text(answer))
     # `_moves` would take the `0:` of a line `0: 1` for the number of the line.
-    plain = plain_text(answer).replace(":", "=")
-    found = _moves(plain, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?=\s?[\"'`]?({value})[\"'`]?(?!\w)")
+    plain = re.sub(r":|→|->|(?<=\w) \| (?=\w)", "=", plain)
+    plain = re.sub(r"\b(?:vertex|colou?r|and)\b", " ", plain, flags=re.IGNORECASE)
+    found = _moves(plain, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s{{0,3}}=\s{{0,3}}[\"'`]?({value})[\"'`]?(?!\w)")
     pairs = {name.upper(): int(number) for name, number in found}
     if len(pairs) != len(found):
         raise UnreadableTextError("a key occurs twice")
@@ -401,7 +406,9 @@ def _makes(
 
     `also` are operators that are allowed in addition to the operators of `evaluate`.
     """
-    value, used = evaluate(in_python(value_of(answer)), *also)
+    # The questions forbid the sign of equality.
+    [expression] = sides_of(answer)
+    value, used = evaluate(in_python(expression), *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 

@@ -73,7 +73,8 @@ class SandboxGrader:
     calls, "off" uses only the guards and the deadline. The workers import `task_modules`. The grader refuses a task
     whose verifier evaluates text without a guard, unless `allow_unguarded` names it. The answers to such a task, and to
     a task of the user's own, are graded in separate processes, and their verdicts are not remembered. With `strict`,
-    the forms and validators decide whether an answer is right.
+    the forms and validators decide whether an answer is right, and reasoning-gym's own verifier runs only with
+    `needs_native`, or for a task that has neither.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ class SandboxGrader:
         task_modules: Sequence[str] = (),
         allow_unguarded: Collection[str] = (),
         strict: bool = False,
+        needs_native: bool = True,
     ) -> None:
         self._timeout_s = timeout_s
         self._sandbox = sandbox
         imports = Imports.as_here(task_modules)
-        start = GradingStart(sandbox, imports, frozenset(allow_unguarded), strict)
+        start = GradingStart(sandbox, imports, frozenset(allow_unguarded), strict, needs_native)
         self._num_workers = num_workers
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(
@@ -257,8 +259,9 @@ class SandboxGrader:
         self._counts["groups"] += 1
         self._counts["answers"] += len(verdicts)
         self._counts.update(verdict.status.value for verdict in verdicts)
-        self._counts["recovered_answers"] += sum(verdict.value >= 1.0 > verdict.native for verdict in verdicts)
-        self._counts["refused_answers"] += sum(verdict.native >= 1.0 > verdict.value for verdict in verdicts)
+        compared = [(verdict.value, verdict.native) for verdict in verdicts if verdict.native is not None]
+        self._counts["recovered_answers"] += sum(value >= 1.0 > native for value, native in compared)
+        self._counts["refused_answers"] += sum(native >= 1.0 > value for value, native in compared)
         for verdict in verdicts:
             if verdict.status is VerdictStatus.VERIFIER_ERROR:
                 what = f"the verifier of {task} raised an error, so the answer scores 0"

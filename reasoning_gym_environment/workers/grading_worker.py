@@ -85,6 +85,8 @@ class GradingStart(Start):
 
     allow_unguarded: frozenset[str] = frozenset()
     strict: bool = False
+    needs_native: bool = True
+    """With `strict`, whether reasoning-gym's own verifier runs too."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,10 @@ class GradingWork(Work):
         check = check_for(request.task, request.entry) if self._start.strict else None
 
         def grade_answer(answer: str) -> Verdict:
-            return _contained(dataset.score_answer, lambda verifier: grade(verifier, request.entry, answer, check))
+            return _contained(
+                dataset.score_answer,
+                lambda verifier: grade(verifier, request.entry, answer, check, needs_native=self._start.needs_native),
+            )
 
         return grade_answer
 

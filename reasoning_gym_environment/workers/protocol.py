@@ -12,6 +12,7 @@ record raises ProtocolError.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -75,7 +76,7 @@ def pack_record(index: int, verdict: Verdict) -> bytes:
         _STATUSES.index(verdict.status),
         index,
         verdict.value,
-        verdict.native,
+        math.nan if verdict.native is None else verdict.native,
         len(detail),
         detail,
     )
@@ -86,12 +87,13 @@ def unpack_record(data: bytes) -> tuple[int, Verdict]:
     status, index, value, native, length, detail = _RECORD.unpack(data)
     if status >= len(_STATUSES) or length > DETAIL_BYTES:
         raise ProtocolError(f"not a record: status {status}, length {length}")
+    has_native = not math.isnan(native)
     # This form of the check also refuses NaN, for which every comparison is false.
-    if not (0.0 <= value <= 1.0 and 0.0 <= native <= 1.0):
+    if not (0.0 <= value <= 1.0 and (0.0 <= native <= 1.0 or not has_native)):
         raise ProtocolError(f"expected scores in [0, 1], got {value} and {native}")
     # The cut to DETAIL_BYTES may have split a character.
     text = detail[:length].decode("utf-8", "ignore")
-    return index, Verdict(value, _STATUSES[status], native, text)
+    return index, Verdict(value, _STATUSES[status], native if has_native else None, text)
 
 
 HEADER_SIZE = 8

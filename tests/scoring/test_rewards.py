@@ -24,6 +24,7 @@ def test_a_right_answer_is_paid_and_a_wrong_one_what_reasoning_gym_pays_or_nothi
         (0.3, 0.3, 0.0, 0.3),
         (0.0, 1.0, 0.0, 0.0),
         (0.0, 0.0, 0.0, 0.0),
+        (0.0, None, 0.0, 0.0),
     ):
         score = Score(value, Outcome.PARTIAL, native=native)
         assert (base_reward(score, "exact"), base_reward(score, "native")) == (exactly, natively)

@@ -111,7 +111,6 @@ def numbered(pattern: str, words: list[str]) -> str:
 
 NUMBERS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer if answer.startswith("-") else f"+{answer}",
-    lambda answer: f"x = {answer}",
     lambda answer: f"= {answer}",
     *(pattern.format for pattern in ("({})", "[{}]", "{{{}}}", "\\{{{}\\}}", "≈ {}", "\\approx {}")),
     lambda answer: answer.translate(FULL_WIDTH),

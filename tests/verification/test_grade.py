@@ -91,7 +91,14 @@ def test_a_check_decides_and_the_native_score_stands_beside_it() -> None:
         assert verdict.detail == detail
     verdict = grade(exact, ENTRY, "5", stumble)
     assert (verdict.value, verdict.detail) == (0.0, "RecursionError: too deep; reasoning-gym pays 1")
-    assert grade(Verifier(BAD, BAD), ENTRY, "5", same) == Verdict(1.0, detail="right; reasoning-gym pays 0")
+    assert grade(Verifier(BAD, BAD), ENTRY, "5", same) == Verdict(1.0, native=0.0, detail="right; reasoning-gym pays 0")
+
+
+def test_the_verifier_of_a_checked_task_runs_only_if_its_score_is_needed() -> None:
+    verifier = Verifier(RuntimeError("must not run"))
+    right = grade(verifier, ENTRY, "5", FORMS["chain_sum"], needs_native=False)
+    assert (right, verifier.answers) == (Verdict(1.0), [])
+    assert grade(Verifier(0.5), ENTRY, "5", needs_native=False) == Verdict(0.5, native=0.5)
 
 
 def test_the_check_of_a_composite_is_that_of_the_items_own_task() -> None:

@@ -12,7 +12,8 @@ from reasoning_gym_environment.workers.protocol import ProtocolError, pack_recor
 
 def test_scores_outside_zero_to_one_and_fields_out_of_range_are_refused() -> None:
     bad = []
-    for value in (math.nan, math.inf, -0.5, 1.5):
+    bad.append(pack_record(0, Verdict(math.nan)))
+    for value in (math.inf, -0.5, 1.5):
         for field in ("value", "native"):
             bad.append(pack_record(0, Verdict(**{"value": 0.0, field: value})))
     for offset, byte in ((0, 200), (25, 255)):
@@ -22,3 +23,8 @@ def test_scores_outside_zero_to_one_and_fields_out_of_range_are_refused() -> Non
     for data in bad:
         with pytest.raises(ProtocolError):
             raise AssertionError(unpack_record(data))
+
+
+def test_a_verdict_arrives_with_and_without_a_native_score() -> None:
+    for verdict in (Verdict(1.0, native=0.25, detail="é"), Verdict(0.0)):
+        assert unpack_record(pack_record(7, verdict)) == (7, verdict)
