@@ -168,7 +168,9 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
     other number must follow a word, or stand before a word of a label. In `4 (3)`, the 3 could be another answer.
     """
     text = re.sub(r"(?<=[^\W\d_])-(?=\w)", " ", text)
-    text = _CALCULATION.sub(lambda found: "" if _squeezed(found[0]) in vocabulary.squeezed else found[0], text)
+    for calculation in _CALCULATION.findall(text):
+        if not _AMOUNT.fullmatch(calculation) and _squeezed(calculation) in vocabulary.squeezed:
+            text = text.replace(calculation, "", 1)
     if not vocabulary.signs.issuperset(sign for sign in text if not sign.isalnum()):
         return False
     words = _words(text)
@@ -191,7 +193,7 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
     return True
 
 
-_CALCULATION = re.compile(r"[\d(][\d.()+*/^ ×·-]*[-+*/^×·][\d.()+*/^ ×·-]*[\d)]")
+_CALCULATION = re.compile(r"[\d(][\d.()+*/^ ×·-]{1,300}[\d)]")
 
 
 def _names(text: str, vocabulary: Vocabulary) -> list[str]:

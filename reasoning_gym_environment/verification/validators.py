@@ -309,7 +309,7 @@ def _white_stones(board: Sequence[Sequence[str]]) -> int:
 # --- assignments and boards ---
 
 
-_TABLE_HEAD = re.compile(r"\A[^\n\d]*\n[|: -]*--[|: -]*\n")
+_TABLE_HEAD = re.compile(r"\A[^\n\d]{1,100}\n[|: -]{3,100}\n")
 
 
 def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
