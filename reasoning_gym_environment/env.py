@@ -1,18 +1,22 @@
-"""ReasoningGymEnv: what Atropos calls and reads. Each method is a few lines over a Run (run.py) and its pipeline.
+"""ReasoningGymEnv: what Atropos calls and reads. The hooks are the steps of a group. A Run (run.py) has what they use.
 
-    Atropos' hook                         where it happens
+    get_next_item ──> collect_trajectories ──> score ──> postprocess_histories ──> handle_send_to_api
+     │                 │                        │         └ of Atropos, for subclasses    └ check, put into the sink
+     │                 │                        └ grade in a worker, reward, observe
+     │                 └ prompt, token budget, completions
+     └ task, level, seed, item
+
+    Atropos' other hooks                  where it happens
     setup                                 Run.start: tasks, workers, item source
-    get_next_item                         pipeline.draw
-    collect_trajectories, score           pipeline.make, which calls score; pipeline.score
-    handle_send_to_api                    pipeline.send
     evaluate                              atropos/evaluate.py
     rollout_and_score_eval                atropos/asked_questions.py
     wandb_log, setup_wandb                run.drain_metrics, telemetry/wandb_log.py
     env_manager, process_manager          the commands `serve` and `process`: atropos/serve.py, atropos/process.py
     save_checkpoint, load_checkpoint      trainer/checkpoints.py
 
-Follow one problem in pipeline.py. The commands replace Atropos' own main loop. They call these methods, so a subclass
-changes what it overrides. atropos/original_names.py lists the methods of the original environment that are not here.
+The commands replace Atropos' own main loop (atropos/loop.py). They call these methods, so a subclass changes what it
+overrides. Where an attempt ends, and what happens to its item, is in ledger.py: a hook only says what it knows.
+atropos/original_names.py lists the methods of the original environment that are not here.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import asyncio
 import logging
 import random
 import sys
+import time
 import uuid
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -34,41 +39,51 @@ from atroposlib.envs.base import (
     ScoredDataGroup,
     ServerBaseline,
 )
+from atroposlib.utils.display import display_metrics_table
 
 from .atropos import command_line, preflight
 from .atropos.asked_questions import rollout_and_score
-from .atropos.evaluate import evaluate, evaluate_command
+from .atropos.evaluate import evaluate, evaluate_command, results_folder, write_results
 from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve
-from .errors import EnvironmentSetupError
-from .inference.chat_tokenizer import ChatTokenizer
-from .inference.client import InferenceClient
-from .inference.prompts import Prompts, system_message, system_prompt
-from .inference.server_types import adapters_of
-from .inference.spending import Spending
-from .items import (
+from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from .group import (
     Item,
     TestItem,
     complete_keys,
+    drawn_problem,
     group_of,
     group_of_dicts,
+    group_with,
     item_of,
+    rollout_dicts,
+    to_scored_data,
 )
-from .pipeline import GroupPipeline
-from .records import MASKED
+from .inference.chat_tokenizer import ChatTokenizer
+from .inference.client import InferenceClient
+from .inference.prompts import Prompts, RequestParameters, as_dicts, system_message, system_prompt
+from .inference.server_types import adapters_of
+from .inference.spending import Spending
+from .ledger import Attempt, Failure, current_attempt, entered
+from .records import MASKED, Completion, Group
 from .run import Mode, Run
+from .sampling.item_maker import TOO_LONG
+from .scoring.rewards import rollouts_of
 from .settings.environment import ReasoningGymEnvConfig, default_configs
-from .telemetry.telemetry import keep_newest
+from .telemetry.telemetry import GroupOutcome, keep_newest
 from .telemetry.wandb_log import (
     build_table,
     continue_offline,
     forget_timings,
     table_rows,
 )
-from .trainer.group_file import GroupSink
 from .trainer.run_state import RunState, SubclassState
+from .trainer.sinks import Sink
+from .utils.resilience import BackgroundCalls
 from .utils.shutdown import run_then_close, shutdown_step
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -133,10 +148,10 @@ class ReasoningGymEnv(BaseEnv):
         )
         self.settings_as_yaml = ""
         """All settings of the command `evaluate`, which it writes beside its results."""
-        self.group_file: GroupSink | None = None
+        self.sink: Sink | None = None
         """Takes the groups of `process`, which sets this before `setup`."""
         self._own = SubclassState(config.seed)
-        self._pipeline: GroupPipeline | None = None
+        self._run: Run | None = None
         self._has_set_up_wandb = False
         self._is_ending = False
 
@@ -159,9 +174,9 @@ class ReasoningGymEnv(BaseEnv):
             state=self.state,
             own=self._own,
             run_id=self._run_id,
-            group_file=self.group_file,
+            sink=self.sink,
         )
-        self._pipeline = GroupPipeline(run)
+        self._run = run
         self.task_names = run.task_names
         self.test_items_with_scorers = run.test_items
         # A subclass can edit the list of questions in its `setup`.
@@ -171,24 +186,72 @@ class ReasoningGymEnv(BaseEnv):
     @property
     def run(self) -> Run:
         """The run. Raises EnvironmentSetupError before `setup`."""
-        return self.pipeline.run
-
-    @property
-    def pipeline(self) -> GroupPipeline:
-        """The pipeline of the run. Raises EnvironmentSetupError before `setup`."""
-        if self._pipeline is None:
+        if self._run is None:
             raise EnvironmentSetupError("The environment is not set up: await env.setup() first.")
-        return self._pipeline
+        return self._run
 
     # --- one group
 
     async def get_next_item(self) -> Item:
         """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
-        return item_of(await self.pipeline.draw())
+        problem = await self.run.stream.next()
+        logger.debug("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
+        return item_of(problem, as_dicts(self.prompts.messages(problem.question)))
 
-    async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
         """Sample a group for one item and score it. Returns what the trainer gets, or None, and an empty backlog."""
-        return await self.pipeline.make(item, self.score), []
+        attempt = current_attempt()
+        if attempt is not None:
+            return await self._sampled_and_scored(attempt, item), []
+        # Other code has called this method, so no loop will record the group.
+        with entered(Attempt(item, self.run.sampling_step())) as attempt:
+            payload = await self._sampled_and_scored(attempt, item)
+            return await self.run.recorder.keep(attempt, payload), []
+
+    async def _sampled_and_scored(self, attempt: Attempt, item: Any) -> Any:
+        group = group_of(item, self.config.answer_format)
+        group.completions = await self._completions(attempt, group)
+        if not group.completions:
+            return None
+        attempt.add(group)
+        self.run.stream.ledger.note_completions()
+        return await self.score(rollout_dicts(item, group))
+
+    async def _completions(self, attempt: Attempt, group: Group) -> list[Completion]:
+        """The completions of a group. If there are none, the attempt knows why."""
+        run = self.run
+        prompt = self.prompts.render(group.messages)
+        max_tokens = self.prompts.room_for_training(len(prompt.tokens))
+        if max_tokens is None:
+            # The caller made this item, or the trainer has lowered its limit since the stream drew the item.
+            if group.problem.is_of_stream:
+                run.stream.skip(TOO_LONG, group.problem.task, "the prompt leaves no room for a completion")
+            attempt.conclude(GroupOutcome.TOO_LONG)
+            return []
+        parameters = RequestParameters(
+            n=self.state.group_size,
+            max_tokens=max_tokens,
+            patience_s=run.mode.patience_s,
+            timeout_s=self.config.worker_timeout if self.config.worker_timeout > 0 else None,
+            **self.config.train_sampling,
+        )
+        try:
+            return await self.inference.complete(prompt, parameters, step=run.sampling_step)
+        except InferenceError as error:
+            attempt.fail(self._failure(error))
+            return []
+
+    def _failure(self, error: InferenceError) -> Failure:
+        """What an error of the servers means for the item."""
+        unavailable_since = self.inference.servers.unavailable_since()
+        is_refusal = isinstance(error, RequestRefusedError)
+        return Failure(
+            reason=error.advice if isinstance(error, RequestRefusedError) else str(error),
+            # During an outage, a gateway refuses everything.
+            is_refused=is_refusal and unavailable_since is None,
+            counts=error.was_sent,
+            in_outage=unavailable_since is not None,
+        )
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -200,14 +263,29 @@ class ReasoningGymEnv(BaseEnv):
         """
         if not rollout_group_data:
             return None
-        group, completions = group_of_dicts(rollout_group_data, self.config.answer_format)
-        payload = await self.pipeline.score(group, completions)
-        if "group" not in rollout_group_data[0]:
-            # Other code has made the dicts, so this is not a step of the pipeline, which would do the rest.
-            await self.run.telemetry.dump(group)
-            if payload is None:
-                self.pipeline.drop_if_unfinished(group)
-        return payload
+        run = self.run
+        config = self.config
+        attempt = current_attempt()
+        known = [] if attempt is None else attempt.groups
+        group = group_of_dicts(rollout_group_data, known, config.answer_format)
+        opened = self.prompts.thinking_opened
+        scores = await run.runtime.scorer.score(group.problem, group.completions, thinking_opened=opened)
+        group.rollouts = rollouts_of(
+            group.completions,
+            scores,
+            config.partial_credit,
+            max_token_length=self.prompts.longest_sequence,
+            mask_too_long=config.mask_too_long_completions,
+        )
+        await run.recorder.observe(group)
+        if attempt is None:
+            # Other code has called this method, so no loop will dump the group.
+            await run.telemetry.dump(group)
+        else:
+            attempt.add(group)
+        if run.drops_equal_scores and not group.has_signal:
+            return None
+        return to_scored_data(group, include_messages=config.include_messages)
 
     async def handle_send_to_api(
         self,
@@ -216,26 +294,54 @@ class ReasoningGymEnv(BaseEnv):
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        """Check a scored group, begin to write it to the file of groups if there is one, and to deliver it to the API.
+        """Check a scored group, or a list of groups, and deliver it to the API or to the file of `process`.
 
-        This replaces Atropos' own method, which drops groups without a log line.
+        Returns when the group has arrived. This replaces Atropos' own method, which drops groups without a log line.
         """
-        await self.log_group(scored_data, item)
-        group = None if item is None else group_of(item)
-        is_sent = self.pipeline.send(
-            scored_data,
-            group,
-            to_api=do_send_to_api,
-            heeds_length=abort_on_any_max_length_exceeded,
-        )
-        self.items_sent_this_step += is_sent
+        attempt = current_attempt()
+        payloads = scored_data if isinstance(scored_data, list) else [scored_data]
+        sending = [
+            self._send(payload, item, attempt, do_send_to_api, abort_on_any_max_length_exceeded)
+            for payload in payloads
+            if payload is not None
+        ]
+        await asyncio.gather(*sending)
 
-    async def log_group(self, payload: Any, item: Any) -> None:
-        """Note a group that is sent or written: its lengths, and rollouts for the table."""
+    async def _send(self, payload: Any, item: Any, attempt: Attempt | None, to_api: bool, heeds_length: bool) -> None:
         complete_keys(payload)
         self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in payload["masks"])
         keep_newest(self.completion_lengths)
         await self.add_rollouts_for_wandb(payload, item)
+        problem = self._why_unusable(payload, heeds_length)
+        if problem is not None:
+            self.run.ledger.drop(attempt, *problem)
+            return
+        group = None
+        sampled_at = None
+        if attempt is not None:
+            attempt.begin_delivery()
+            group = group_with(payload["tokens"], attempt.groups)
+            sampled_at = attempt.step if group is None or group.sampled_at is None else group.sampled_at
+        if group is None and item is not None and self.mode is Mode.PROCESS:
+            group = group_of(item, self.config.answer_format)
+        outcome = await self.run.sink.put(payload, group, sampled_at=sampled_at, to_api=to_api)
+        self.items_sent_this_step += outcome is GroupOutcome.SENT
+        if attempt is not None:
+            attempt.conclude(outcome)
+
+    def _why_unusable(self, payload: Any, heeds_length: bool) -> tuple[GroupOutcome, str] | None:
+        """Why the trainer cannot use a scored group, as an outcome and in words; None if it can."""
+        expected = (payload["group_overrides"] or {}).get("group_size", self.state.group_size)
+        size = len(payload["tokens"])
+        if size != expected:
+            return GroupOutcome.DROPPED, f"expected {expected} rollouts, found {size}"
+        if self.run.drops_equal_scores and len(set(payload["scores"])) == 1:
+            return GroupOutcome.EQUAL_SCORES, "its scores are equal"
+        longest = max(len(tokens) for tokens in payload["tokens"])
+        limit = self.state.max_token_len
+        if heeds_length and 0 < limit <= longest:
+            return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {limit}"
+        return None
 
     # --- evaluation
 
@@ -250,18 +356,57 @@ class ReasoningGymEnv(BaseEnv):
         """
         return await rollout_and_score(self, test_item)
 
+    async def evaluate_log(
+        self,
+        metrics: dict[str, Any],
+        task_name: str | None = None,
+        model_name: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        generation_parameters: dict[str, Any] | None = None,
+        samples: list[dict[str, Any]] | None = None,
+        verbose: bool = True,
+    ) -> None:
+        """Write the results of an evaluation to metrics.json and samples.jsonl, in the format of Atropos.
+
+        An evaluation during training gets a folder of its own. Each file is written whole or not at all, by a thread,
+        because a disk that hangs must not stop the event loop. Raises OSError.
+        """
+        parameters = {"max_new_tokens": self.config.max_token_length, **(generation_parameters or {})}
+        folder = results_folder(self, parameters)
+        if folder is None:
+            logger.warning("The results of the evaluation are not saved: data_dir_to_save_evals is not set.")
+            return
+        began = time.time() if start_time is None else start_time
+        ended = time.time() if end_time is None else end_time
+        name = task_name or f"{self.name}_eval"
+        if verbose:
+            display_metrics_table(name, metrics, began, ended)
+        document = {
+            "config_general": {
+                "model_name": model_name or self.inference.model_name,
+                "total_evaluation_time_seconds": str(ended - began),
+                "generation_parameters": parameters,
+            },
+            "results": {f"atropos|{name}|0": metrics, "all": metrics},
+        }
+        await BackgroundCalls("results").submit(write_results, folder, document, samples or [])
+
     # --- wandb
 
     async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
         """Keep some rollouts of a group for the table `train/rollouts`."""
-        group = None if item is None else group_of(item)
+        attempt = current_attempt()
+        group = None if attempt is None else group_with(scored_data["tokens"], attempt.groups)
+        problem = drawn_problem(item)
+        task = "" if problem is None else problem.task
         rows = table_rows(
             scored_data,
             decode=partial(self.tokenizer.decode, skip_special_tokens=True),
-            completions=[] if group is None else [rollout.completion for rollout in group.rollouts],
+            completions=[] if group is None else group.completions,
             keep=self.config.num_rollouts_per_group_for_logging,
             expected_answer="" if item is None else item[1].get("answer"),
-            task="" if group is None else group.problem.task,
+            task=task if group is None else group.problem.task,
         )
         self.rollouts_for_wandb.append(rows)
         del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep or None]
@@ -341,7 +486,7 @@ class ReasoningGymEnv(BaseEnv):
 
     @property
     def _stream_index(self) -> int:
-        return self._pipeline.run.stream.index if self._pipeline else 0
+        return self._run.stream.index if self._run else 0
 
     @property
     def rng(self) -> random.Random:
@@ -356,24 +501,24 @@ class ReasoningGymEnv(BaseEnv):
     @property
     def run_uuid(self) -> str:
         """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
-        return self._pipeline.run.run_id if self._pipeline else self._run_id
+        return self._run.run_id if self._run else self._run_id
 
     @run_uuid.setter
     def run_uuid(self, value: str) -> None:
         self._run_id = value
-        if self._pipeline:
-            self._pipeline.run.telemetry.dumps.run_id = value
+        if self._run:
+            self._run.telemetry.dumps.run_id = value
 
     @property
     def datadumps_dir(self) -> Path:
         """The folder of the dumps. A new folder is used from the next file on."""
-        return self._pipeline.run.telemetry.dumps.folder if self._pipeline else self.config.dumps_folder
+        return self._run.telemetry.dumps.folder if self._run else self.config.dumps_folder
 
     @datadumps_dir.setter
     def datadumps_dir(self, folder: str | Path) -> None:
         self.config.data_dumps_dir = str(folder)
-        if self._pipeline:
-            self._pipeline.run.telemetry.dumps.folder = Path(folder)
+        if self._run:
+            self._run.telemetry.dumps.folder = Path(folder)
 
     @property
     def percent_correct_buffer(self) -> list[float]:
@@ -381,12 +526,12 @@ class ReasoningGymEnv(BaseEnv):
 
         If there are very many, the list has only the newest.
         """
-        return self._pipeline.run.telemetry.percent_correct if self._pipeline else []
+        return self._run.telemetry.percent_correct if self._run else []
 
     @percent_correct_buffer.setter
     def percent_correct_buffer(self, values: list[float]) -> None:
-        if self._pipeline:
-            self._pipeline.run.telemetry.percent_correct[:] = values
+        if self._run:
+            self._run.telemetry.percent_correct[:] = values
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments.
@@ -445,5 +590,5 @@ class ReasoningGymEnv(BaseEnv):
 
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
-        if self._pipeline is not None:
-            await self._pipeline.run.close()
+        if self._run is not None:
+            await self._run.close()

@@ -202,20 +202,17 @@ class Rollout:
 class Group:
     """One problem with all that the environment records about it, from the draw to the trajectory API.
 
-    `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set when the completions are graded, and
-    again if the same item gets another group. `sampled_at` is the trainer's step when the oldest completion was
-    requested, and `scored_at` is the step when the completions were scored. Both are None without a trainer.
-    `is_sampled` says whether the item has its completions, and `is_handed_on` whether the scored group has reached the
-    last step of the pipeline.
+    `messages` is the prompt: `[{"role", "content"}, ...]`. `completions` are set when they are sampled, and `rollouts`
+    when they are graded. `sampled_at` is the trainer's step when the oldest completion was requested, and `scored_at`
+    is the step when the completions were scored. Both are None without a trainer.
     """
 
     problem: Problem
     messages: list[dict[str, str]]
     rollouts: list[Rollout] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
     sampled_at: int | None = None
     scored_at: int | None = None
-    is_sampled: bool = False
-    is_handed_on: bool = False
 
     @property
     def rewards(self) -> list[float]:

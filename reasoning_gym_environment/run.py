@@ -1,8 +1,7 @@
 """A run: everything that `serve`, `process` or `evaluate` works with, made in one place.
 
-    settings, workers, inference client ──> Run ──> pipeline.py: the life of one group
-                                             ├────> atropos/serve.py, process.py, evaluate.py: the three commands
-                                             └────> env.py: what Atropos calls and reads
+    settings, workers, inference client ──> Run ──> env.py: the steps of one group, which Atropos calls hooks
+                                             └────> atropos/: the loop that calls them, and the three commands
 
 `Run.start` starts the workers and makes the Run, which is then complete: no other code assigns its attributes later.
 The mode says which command the run belongs to, and decides what differs between the commands. The changing state is in
@@ -22,19 +21,21 @@ from typing import Any
 from .evaluation.questions import EvalSet
 from .evaluation.results import OWN
 from .evaluation.runner import Evaluator
+from .group import ProblemDataset, TestItem
 from .inference.client import InferenceClient
 from .inference.prompts import Prompts
-from .items import ProblemDataset, TestItem
-from .records import Group, Problem
+from .ledger import Ledger
+from .recorder import Recorder
+from .records import Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
 from .settings.components import workers_for_cores
 from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
 from .trainer.checkpoints import RunCheckpoints
-from .trainer.group_file import GroupFile, GroupSink
 from .trainer.run_api import TrajectoryApi
 from .trainer.run_state import RunState, SubclassState
+from .trainer.sinks import Sink, TrainerSink
 from .trainer.transport import Transport
 from .utils.resilience import RepeatedEvents
 from .utils.shutdown import shutdown_step
@@ -99,12 +100,11 @@ class Run:
         state: RunState,
         own: SubclassState,
         run_id: str,
-        group_file: GroupSink | None = None,
+        sink: Sink | None = None,
     ) -> None:
         """The workers of `runtime` must be running; `item_source` gets its training items from them.
 
-        `own` is the state of a subclass. `group_file` receives the groups; by default, it writes them to
-        `data_path_to_save_groups`.
+        `own` is the state of a subclass. `sink` receives the groups; by default, it is the trainer's.
         """
         self.config = config
         self.mode = mode
@@ -118,10 +118,19 @@ class Run:
         self.failures = RepeatedEvents(logger)
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.api = TrajectoryApi(config, state, self.failures, Transport(config.rollout_server_url))
-        self.group_file = group_file or GroupFile(config.data_path_to_save_groups, self.failures)
+        self.sink = sink or TrainerSink(self.api, config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
+        self.ledger = Ledger(self.stream.ledger, self.telemetry, self.failures, requeues=mode.has_trainer)
+        self.recorder = Recorder(
+            item_source,
+            self.telemetry,
+            self.failures,
+            state,
+            self.ledger,
+            drops_equal_scores=self.drops_equal_scores,
+        )
         self._questions: EvalSet | None = None
         self.test_items: list[TestItem] = []
         """`(rg_item, dataset)` of each held-out question; empty until the workers have made the questions."""
@@ -137,7 +146,7 @@ class Run:
         state: RunState,
         own: SubclassState,
         run_id: str,
-        group_file: GroupSink | None = None,
+        sink: Sink | None = None,
     ) -> Run:
         """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
         logger.info("Starting workers and loading reasoning-gym.")
@@ -170,7 +179,7 @@ class Run:
                 state=state,
                 own=own,
                 run_id=run_id,
-                group_file=group_file,
+                sink=sink,
             )
         except BaseException:
             await runtime.close()
@@ -233,7 +242,7 @@ class Run:
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
             questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
-            self.test_items += [(problem.entry, ProblemDataset(Group(problem, []))) for problem in questions]
+            self.test_items += [(problem.entry, ProblemDataset(problem)) for problem in questions]
             self._questions = questions
         return self._questions
 
@@ -270,14 +279,14 @@ class Run:
     async def close(self) -> None:
         """Stop everything, in the order of a group's life: items, workers, delivery, files, state. Safe to call twice.
 
-        The caller must have ended its groups. A group that still waits for a worker gets a PoolClosedError, and its
-        item is requeued. Every step runs, even if another step fails. A step that fails or hangs is logged.
+        The caller must have ended its groups. Every step runs, even if another step fails. A step that fails or hangs
+        is logged.
         """
         await shutdown_step("stopping the item stream", self.stream.close())
         await shutdown_step("stopping the workers", self.runtime.close())
         await shutdown_step("leaving the trajectory API", self.api.close())
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
-        await shutdown_step("finishing the file of groups", self.group_file.close())
+        await shutdown_step("finishing the file of groups", self.sink.close())
         self.failures.summarise()
         self.inference.events.summarise()
         self.telemetry.summarise()

@@ -1,4 +1,4 @@
-"""A whole training run in simulated time: the real loop, pipeline, item stream and API client of `serve`.
+"""A whole training run in simulated time: the real hooks, loop, item stream and API client of `serve`.
 
 Only what lies outside of this process is simulated: run-api with its trainer, inference servers, and the workers that
 make and grade items. Each takes as long as a test says, and can be restarted or fail.
@@ -18,15 +18,15 @@ from unittest import mock
 
 from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
 from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
+from reasoning_gym_environment.env import ReasoningGymEnv
 from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompts, RequestParameters
 from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import group_of, group_of_dicts, item_of
-from reasoning_gym_environment.pipeline import GIVEN_UP, GroupPipeline
-from reasoning_gym_environment.records import AnswerFormat, Verdict
+from reasoning_gym_environment.ledger import GIVEN_UP
+from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_item_source
@@ -117,8 +117,8 @@ def ladder_of(task: str, levels: int) -> Ladder:
     )
 
 
-class World:
-    """A run of `serve`. It is also the environment that the loop sees (atropos/hooks.py)."""
+class World(ReasoningGymEnv):
+    """A run of `serve`, and its environment, whose hooks are the real ones."""
 
     def __init__(
         self,
@@ -165,8 +165,11 @@ class World:
         self.items_sent_this_step = 0
         self.eval_metrics: list[tuple[str, Any]] = []
         self.test_items_with_scorers: list[Any] = []
+        self.completion_lengths: list[int] = []
+        self.rollouts_for_wandb: list[Any] = []
         self.settings_as_yaml = ""
-        self.group_file = None
+        self.mode = Mode.SERVE
+        self.tokenizer = TOKENIZER
         self.task_duration: list[float] = []
         self.succeeded_task_duration: list[float] = []
         self.failed_task_duration: list[float] = []
@@ -187,7 +190,7 @@ class World:
             self.dropped_before = resumes.dropped
 
     def _make_run(self, slow_s: float, levels: int, jitter: int) -> None:
-        state = RunState(GROUP_SIZE, -1, 10**9)
+        self.state = state = RunState(GROUP_SIZE, -1, 10**9)
         server = FakeServer(self._sample)
         tokenizer = ChatTokenizer(TOKENIZER, "bytes")
         self.inference = InferenceClient([server], tokenizer, policy=RetryPolicy(3, 0.5, 4.0), jitter=Random(jitter))
@@ -212,7 +215,7 @@ class World:
         )
         ladders = {task.name: ladder_of(task.name, levels) for task in catalog.tasks} if levels else {}
         item_source = build_item_source(self.config, ItemMaker(catalog, generator), ladders, may_overtake=True)
-        self.run = Run(
+        self._run = Run(
             self.config,
             Mode.SERVE,
             runtime,
@@ -228,7 +231,6 @@ class World:
         self.disk = SimulatedDisk()
         disk: Any = self.disk
         self.run.checkpoints._disk = disk
-        self.pipeline = GroupPipeline(self.run)
         self.loop = ServeLoop(self)
 
     async def serve(self, seconds: float, *events: tuple[float, Callable[[], Any]]) -> None:
@@ -248,8 +250,7 @@ class World:
             await self._close()
 
     async def _close(self) -> None:
-        await self.loop.stop()
-        self.undelivered = self.run.api.in_delivery
+        await self.loop.close()
         await self.run.api.close()
         await self.run.stream.close()
 
@@ -322,20 +323,14 @@ class World:
 
     # --- the hooks
 
-    async def get_next_item(self) -> Any:
-        return item_of(await self.pipeline.draw())
-
     async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
         self.started.append(now())
         self.sampling += 1
         self.most_sampling = max(self.most_sampling, self.sampling)
         try:
-            return await self.pipeline.make(item, self.score), []
+            return await super().collect_trajectories(item)
         finally:
             self.sampling -= 1
-
-    async def score(self, rollout_group_data: list[dict[str, Any]]) -> Any:
-        return await self.pipeline.score(*group_of_dicts(rollout_group_data, AnswerFormat.TAGS))
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         await asyncio.sleep(self.hook_s)
@@ -344,26 +339,17 @@ class World:
     async def cleanup(self) -> None:
         await asyncio.sleep(self.hook_s)
 
-    async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
-        self.items_sent_this_step += self.pipeline.send(scored_data, group_of(item))
-
     async def rollout_and_score_eval(self, test_item: Any) -> float | None:
         return None
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> asyncio.Future[None]:
-        return self.run.checkpoints.begin(step, data)
-
-    def load_checkpoint(self) -> None:
-        self.run.checkpoints.load()
-
-    async def evaluate(self) -> None:
+    async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         self.evaluations += 1
         await asyncio.sleep(self.evaluation_s)
 
     async def _nothing(self, *_: Any, **__: Any) -> None:
         pass
 
-    setup = setup_wandb = log_group = evaluate_log = wandb_log = _nothing
+    setup = setup_wandb = evaluate_log = wandb_log = add_rollouts_for_wandb = _nothing
 
     # --- what must hold
 
@@ -394,8 +380,5 @@ class World:
         skipped = sum(self.run.stream.skipped.values())
         counted = ended + skipped + self.dropped
         assert finished == counted, (finished, outcomes, skipped, self.dropped, len(pending), drawn)
-        # The loop may hold the next item, for which there was no room.
-        drawing = self.loop._drawing
-        is_held = drawing is not None and drawing.done() and not drawing.cancelled()
         handed_out = len(self.run.stream.ledger.handed_out)
-        assert handed_out <= self.undelivered + is_held, f"{handed_out} items are stuck with callers that are gone"
+        assert not handed_out, f"{handed_out} items are stuck with callers that are gone"

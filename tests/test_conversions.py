@@ -10,7 +10,7 @@ import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.items import problem_of, to_scored_data
+from reasoning_gym_environment.group import problem_of, to_scored_data
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 

@@ -6,15 +6,15 @@ import dataclasses
 import json
 import logging
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from reasoning_gym_environment import __version__
-from reasoning_gym_environment.atropos.evaluate import UNFINISHED
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
 from testing.env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
@@ -180,6 +180,27 @@ async def test_evaluations_of_one_training_run_are_kept_side_by_side(
     parameters = metrics["config_general"]["generation_parameters"]
     assert len(parameters["system_prompt"]) == 16
     assert parameters["reasoning_gym_environment_version"] == __version__
+    assert (parameters["sampled_at_step"], parameters["sampled_until_step"]) == (25, 25)
+
+
+async def test_an_evaluation_carries_the_steps_at_which_its_completions_were_sampled(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    complete = env.inference.complete
+    env.state.step = 3
+
+    async def complete_while_the_trainer_steps(*arguments: Any, **options: Any) -> Any:
+        env.state.step += 1
+        return await complete(*arguments, **options)
+
+    env.inference.complete = complete_while_the_trainer_steps  # type: ignore[method-assign]
+    await env.evaluate()
+    metrics = json.loads((tmp_path / "step-3" / "metrics.json").read_text())
+    parameters = metrics["config_general"]["generation_parameters"]
+    assert (parameters["sampled_at_step"], parameters["sampled_until_step"]) == (3, 7)
+    assert [message for message in caplog.messages if message.startswith("Steps 3 to 7: ")]
 
 
 async def test_results_are_replaced_only_by_whole_results(
@@ -190,37 +211,15 @@ async def test_results_are_replaced_only_by_whole_results(
     folder = tmp_path / "step-0"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert before.keys() == {"metrics.json", "samples.jsonl"}
-
-    async def stop_halfway(writer: Any, *_: Any, **options: Any) -> None:
-        place = Path(writer.config.data_dir_to_save_evals)
-        place.mkdir(exist_ok=True)  # noqa: ASYNC240
-        (place / "metrics.json").write_text('{"half')
-        raise OSError("no space")
-
+    # A process that is killed leaves a file that is not finished.
+    (folder / ".metrics.json.tmp").write_text('{"half')
     with monkeypatch.context() as patch:
-        patch.setattr(type(env), "evaluate_log", stop_halfway)
+        patch.setattr(os, "fsync", Mock(side_effect=OSError("no space")))
         await env.evaluate()
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    left = [path.name for path in tmp_path.iterdir()]  # noqa: ASYNC240
-    assert left == [folder.name], "what a failed attempt has written is removed"
-
-
-async def test_what_a_killed_process_leaves_of_its_results_is_removed_by_the_next_evaluation(
-    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path
-) -> None:
-    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
-    left = tmp_path / UNFINISHED
-    for step in (25, 50):
-        # A process was killed while it wrote its results.
-        left.mkdir()
-        (left / "metrics.json").write_text('{"half')
-        (left / "file of a subclass").touch()
-        env.state.step = step
-        await env.evaluate()
-        metrics = json.loads((tmp_path / f"step-{step}" / "metrics.json").read_text())
-        assert metrics["results"]["all"]
-    names = sorted(path.name for path in tmp_path.iterdir())  # noqa: ASYNC240
-    assert names == ["step-25", "step-50"]
+    assert {path.name: path.read_bytes() for path in folder.glob("[!.]*")} == before
+    await env.evaluate()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["metrics.json", "samples.jsonl"]
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

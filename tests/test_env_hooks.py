@@ -27,7 +27,7 @@ async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv, monkeypat
     stats = env.get_curriculum_stats()
     assert (stats["mode"], stats["target_accuracy"], stats["tasks_with_adjustments"]) == ("curriculum", 0.7, 1)
     assert stats["tasks"]["chain_sum"]["level"] == 1
-    assert (await env.get_next_item())[2].group.problem.level == 1
+    assert (await env.get_next_item())[2].problem.level == 1
 
 
 async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(ready_env: ReadyEnv) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import EvalSet
-from ..items import TestItem, problem_of
+from ..group import TestItem, problem_of
 from ..records import Problem, Score, outcome_of
 from ..storage.lines import sample_fields, sample_of, unscored_fields
 from .hooks import Hooks

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
+import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,17 +24,14 @@ from ..evaluation.results import (
 )
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, FirstEvaluation, grading
 from ..run import Mode, Run
-from ..storage.append_log import lock
+from ..storage.append_log import line_of, lock
+from ..storage.files import write_atomically
 from ..telemetry.telemetry import keep_newest_metrics
-from ..utils.resilience import BackgroundCalls
 from . import preflight
 from .asked_questions import QuestionsOfHook, asked_questions, make_questions
 from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
-
-UNFINISHED = ".unfinished"
-"""Folder in `data_dir_to_save_evals` for results while they are written. The report skips hidden folders."""
 
 
 async def evaluate_command(env: Hooks) -> None:
@@ -59,21 +54,14 @@ async def evaluate(env: Hooks) -> dict[str, float]:
     return await _evaluate_in_training(env)
 
 
-async def evaluate_at_step(env: Hooks, step: int) -> None:
-    """An evaluation of `serve`, of the model of a step of the trainer, or a few steps later.
-
-    It makes the questions first, because `evaluate` of a subclass may read them.
-    """
-    state = env.run.state
-    state.evaluated_step = step
+async def evaluate_at_step(env: Hooks) -> None:
+    """An evaluation of `serve`. It makes the questions first, because `evaluate` of a subclass may read them."""
     try:
         await make_questions(env)
         await env.evaluate()
         keep_newest_metrics(env.eval_metrics)
     except EnvironmentSetupError as error:
         logger.error("%s", error)
-    finally:
-        state.evaluated_step = None
 
 
 async def _evaluate_once(env: Hooks) -> dict[str, float]:
@@ -94,15 +82,7 @@ async def _evaluate_once(env: Hooks) -> dict[str, float]:
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
         if config.data_dir_to_save_evals is not None:
-            await _write(
-                env,
-                Path(config.data_dir_to_save_evals),
-                "",
-                results,
-                samples,
-                parameters,
-                started,
-            )
+            await _write(env, results, samples, parameters, started)
         answers.finish()
     metrics = _metrics(env.run, results, questions)
     env.eval_metrics.extend(metrics.items())
@@ -131,21 +111,27 @@ async def _evaluate_in_training(env: Hooks) -> dict[str, float]:
 async def _evaluate_present_model(env: Hooks) -> dict[str, Any]:
     """The metrics of one evaluation. Raises EnvironmentSetupError.
 
-    Each evaluation has its own folder, named after the step that it was begun for, so that two of them can be compared.
-    A disk that refuses the results is logged.
+    Each evaluation carries the trainer's steps at which its completions were sampled: other environments may feed the
+    trainer. Its folder is named after the first of these steps, so that two evaluations can be compared. A disk that
+    refuses the results is logged.
     """
     run = env.run
     questions = await asked_questions(env)
-    step = run.state.step if run.state.evaluated_step is None else run.state.evaluated_step
+    step = run.state.step
     started = time.time()
     with AnswerLog(None, {}) as answers:
         samples = await run.evaluator.samples(questions, answers, ask=QuestionsOfHook(env, questions))
+    last_step = run.state.step
+    # The first evaluation of a run holds back all groups until here.
+    run.api.may_send.set()
     results = summarise(samples)
     run.evaluator.newest = f"exact {results.overall.estimates['exact'].value:.1%} at step {step}"
-    logger.info("Step %d: %s%s", step, result_line(results, questions.manifest), _since_first(run, step, samples))
+    steps = f"Step {step}" if step == last_step else f"Steps {step} to {last_step}"
+    logger.info("%s: %s%s", steps, result_line(results, questions.manifest), _since_first(run, step, samples))
     if run.evals_folder is not None:
+        parameters = {**_parameters(run, questions), SAMPLED_AT: step, "sampled_until_step": last_step}
         try:
-            await _write(env, run.evals_folder, f"step-{step}", results, samples, _parameters(run, questions), started)
+            await _write(env, results, samples, parameters, started)
         except OSError as error:
             # Training continues, and the log has the numbers.
             logger.error("Evaluation not written to %s: %s", run.evals_folder, error)
@@ -164,54 +150,49 @@ def _since_first(run: Run, step: int, samples: Sequence[Mapping[str, Any]]) -> s
 
 async def _write(
     env: Hooks,
-    shared: Path,
-    name: str,
     results: Any,
     samples: list[dict[str, Any]],
     parameters: dict[str, Any],
     started: float,
 ) -> None:
-    """Let Atropos write metrics.json and samples.jsonl to the folder `name` in `shared`. Raises OSError.
+    """Let the environment write the results. Raises OSError."""
+    await env.evaluate_log(
+        results.metrics(with_tasks=True),
+        start_time=started,
+        end_time=time.time(),
+        samples=samples,
+        generation_parameters=parameters,
+        verbose=False,
+    )
 
-    A thread writes them, because a disk that hangs must not stop the event loop. A process that is killed meanwhile
-    leaves the files of an earlier evaluation, or whole new files. It also leaves UNFINISHED, which the next evaluation
-    replaces. Processes with the same shared folder take turns to write.
+
+SAMPLED_AT = "sampled_at_step"
+"""The parameter of an evaluation that has the trainer's step at which its first completion was requested."""
+
+
+def results_folder(env: Hooks, parameters: Mapping[str, Any]) -> Path | None:
+    """The folder for the results of an evaluation with these parameters; None if they are not saved."""
+    if SAMPLED_AT in parameters and env.run.evals_folder is not None:
+        return env.run.evals_folder / f"step-{parameters[SAMPLED_AT]}"
+    folder = env.config.data_dir_to_save_evals
+    return None if folder is None else Path(folder)
+
+
+def write_results(folder: Path, document: Mapping[str, Any], samples: Sequence[dict[str, Any]]) -> None:
+    """Write metrics.json and samples.jsonl to `folder`. Raises OSError.
+
+    A process that is killed meanwhile leaves each file of an earlier evaluation, or a whole new one. Processes with the
+    same folder take turns to write.
     """
-    folder = shared / name
-    unfinished = shared / UNFINISHED
-    writer = copy.copy(env)
-    writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(unfinished)})
-    metrics = results.metrics(with_tasks=True)
-    ended = time.time()
-
-    def write_files() -> None:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            writing = writer.evaluate_log(
-                metrics,
-                start_time=started,
-                end_time=ended,
-                samples=samples,
-                generation_parameters=parameters,
-                verbose=False,
-            )
-            asyncio.run(writing)
-            folder.mkdir(parents=True, exist_ok=True)
-            for name in (SAMPLES, METRICS):
-                (unfinished / name).replace(folder / name)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-    def write() -> None:
-        shared.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(shared, os.O_RDONLY)
-        try:
-            lock(descriptor, shared, waits=True)
-            write_files()
-        finally:
-            os.close(descriptor)
-
-    await BackgroundCalls("results").submit(write)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        lock(descriptor, folder, waits=True)
+        if samples:
+            write_atomically(folder / SAMPLES, b"".join(map(line_of, samples)))
+        write_atomically(folder / METRICS, json.dumps(document, indent=2).encode())
+    finally:
+        os.close(descriptor)
 
 
 def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:

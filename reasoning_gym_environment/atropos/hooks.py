@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from atroposlib.envs.base import ScoredDataGroup
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
+from ..group import Item, TestItem
 from ..inference.client import InferenceClient
 from ..inference.prompts import Prompts
-from ..items import Item, TestItem
-from ..pipeline import GroupPipeline
 from ..run import Run
 from ..settings.environment import ReasoningGymEnvConfig
-from ..trainer.group_file import GroupSink
-
-DROPPED_BY_SUBCLASS = "postprocess_histories returned no group"
-"""The reason in the log for a group that a subclass has dropped."""
+from ..trainer.sinks import Sink
 
 
 class Hooks(Protocol):
@@ -35,7 +30,7 @@ class Hooks(Protocol):
     eval_metrics: list[tuple[str, Any]]
     test_items_with_scorers: list[TestItem]
     settings_as_yaml: str
-    group_file: GroupSink | None
+    sink: Sink | None
     task_duration: list[float]
     succeeded_task_duration: list[float]
     failed_task_duration: list[float]
@@ -44,18 +39,14 @@ class Hooks(Protocol):
     def run(self) -> Run:
         """The run, once the environment is set up. Raises EnvironmentSetupError before."""
 
-    @property
-    def pipeline(self) -> GroupPipeline:
-        """The pipeline of that run."""
-
     async def setup(self) -> None:
         """Find the tasks and start the workers. Raises EnvironmentSetupError."""
 
     async def get_next_item(self) -> Item | None:
         """The next item to make a group of, or None if there is none now."""
 
-    async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
-        """A scored group of this item, or None if the attempt has ended without one."""
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        """A scored group of this item, a list of groups, or None; and items to use again, or in place of this item."""
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
         """The group, changed as a subclass wants it, or None if the subclass drops it."""
@@ -67,7 +58,7 @@ class Hooks(Protocol):
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        """Begin to deliver a scored group, or only write it to the file of groups."""
+        """Deliver a scored group, or a list of groups, or only write it to the file of groups."""
 
     async def cleanup(self) -> None:
         """Called after each group."""

@@ -36,6 +36,7 @@ class RunWatch:
         is_stalled: Callable[[], bool] = bool,
     ) -> None:
         self._telemetry = run.telemetry
+        self._api = run.api
         self._waits_for = waits_for
         self._is_stalled = is_stalled
         self._status = Status(run)
@@ -62,4 +63,7 @@ class RunWatch:
             self._telemetry.alarms.look()
 
     def _nothing_sent(self) -> Sign | None:
+        if not self._api.may_send.is_set():
+            # The untrained model is being evaluated.
+            return None
         return nothing_sent(self._telemetry.window, self._waits_for(), is_stalled=self._is_stalled())

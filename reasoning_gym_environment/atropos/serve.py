@@ -82,7 +82,7 @@ async def serve(env: Hooks) -> None:
     try:
         await supervise(loop.run(), sign_off_predecessor(env.run))
     finally:
-        await shutdown_step("stopping the groups in progress", loop.stop(), None)
+        await shutdown_step("stopping the groups in progress", loop.close(), None)
     state = env.run.state
     if state.ends_before_trainer:
         logger.error(

@@ -1,10 +1,10 @@
-"""The loop of `serve`: how many groups may be in progress now, and starting them.
+"""`serve`: follows the trainer, and says how many groups may be in progress (loop.py makes them).
 
     follow the trainer ──> status of run-api ──> evaluation, checkpoint, log step due? ──> 0.1 s later: status ...
                                │
                                └ how full the queue is
                                    │
-    start groups ──────────────────┴──> room? ──> next item ──> a task for its group ──> room? ...
+    make groups (loop.py) ─────────┴──> room? ──> next item ──> a task for its group ──> room? ...
 
 The two halves run concurrently. A group starts whenever there is room, even while run-api is slow to answer. The loop
 notices a step of the trainer immediately, even while groups or items are slow.
@@ -15,6 +15,9 @@ queue is full, Atropos also cancels groups, and wastes their completions. This l
 
 The status is always a little old. Its queue may lack groups that were sent after its request went out, so the loop adds
 these groups until the next status includes them.
+
+A run begins with an evaluation of the untrained model. Groups are made meanwhile, but no group is delivered before the
+completions of this evaluation are sampled, so that the trainer cannot change the model.
 """
 
 from __future__ import annotations
@@ -23,21 +26,19 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
-from ..items import group_of
+from ..ledger import Attempt
 from ..telemetry.alarms import Rule, Sign
-from ..telemetry.telemetry import GroupOutcome, keep_newest
 from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import supervise
-from ..utils.shutdown import uninterrupted
 from .evaluate import evaluate_at_step
-from .hooks import DROPPED_BY_SUBCLASS, Hooks
+from .hooks import Hooks
+from .loop import GroupLoop
 from .run_watch import LOOK_S, RunWatch
 from .status import duration
 
@@ -132,7 +133,7 @@ def crosses_multiple(before: int, after: int, interval: int) -> bool:
 # --- the loop
 
 
-class ServeLoop:
+class ServeLoop(GroupLoop):
     """Starts groups until the trainer has all its steps.
 
     The limit of groups in sampling is `max_num_workers`, or the number that `min_batch_allocation` reserves if that is
@@ -140,24 +141,16 @@ class ServeLoop:
     """
 
     def __init__(self, env: Hooks) -> None:
-        self._env = env
-        self._run = env.run
-        self._config = env.run.config
-        self._state = env.run.state
-        self._groups: dict[asyncio.Task[None], Any] = {}
-        """The groups in progress, and their items."""
-        self._drawing: asyncio.Task[Any] | None = None
-        self._has_no_item = False
+        super().__init__(env)
         self._evaluation: asyncio.Task[Any] | None = None
+        self._evaluated_step = 0
+        """The step for which the newest evaluation was begun."""
         self._status: Mapping[str, Any] | None = None
         self._sent_before_status = 0
-        self._changed = asyncio.Event()
         self._saving: set[asyncio.Future[Any]] = set()
         self._is_over = False
         self._has_begun = env.run.checkpoints.is_resumed
         """Whether the run is past its start. At the start, the loop evaluates the untrained model."""
-        self._error: BaseException | None = None
-        self._started_at = now()
         self._answered_at = now()
         self._stepped_at = now()
 
@@ -166,7 +159,7 @@ class ServeLoop:
         watch = RunWatch(self._run, self._waits_for, self._rules(), self._is_stalled)
         await supervise(
             self._follow_trainer(),
-            self._start_groups(),
+            self.make_groups(),
             watch.follow(),
         )
 
@@ -211,11 +204,13 @@ class ServeLoop:
         self._state.step = step
         if before != step:
             self._stepped_at = now()
-        has_questions = self._config.num_eval_samples_per_task > 0
         between_evaluations = self._config.steps_per_eval
-        is_begin = step == 0 and between_evaluations > 0 and not self._has_begun
+        has_questions = self._config.num_eval_samples_per_task > 0 and between_evaluations > 0
+        is_begin = step == 0 and has_questions and not self._has_begun
         self._has_begun = True
-        if has_questions and (is_begin or crosses_multiple(before, step, between_evaluations)):
+        if is_begin:
+            self._begin_baseline()
+        elif has_questions and crosses_multiple(before, step, between_evaluations):
             self.begin_evaluation(step // between_evaluations * between_evaluations)
         interval = self._state.checkpoint_interval
         if crosses_multiple(before, step, interval):
@@ -252,6 +247,15 @@ class ServeLoop:
     def is_evaluating(self) -> bool:
         return self._evaluation is not None and not self._evaluation.done()
 
+    def _begin_baseline(self) -> None:
+        """Evaluate the untrained model. Until its completions are sampled, the trainer gets no group to learn from."""
+        self._run.api.may_send.clear()
+        logger.info(
+            "The run begins with an evaluation of the untrained model. No group is delivered to the trainer before its "
+            "completions are sampled."
+        )
+        self.begin_evaluation(0)
+
     def begin_evaluation(self, step: int) -> None:
         """Begin an evaluation for this step, unless the previous one is still running.
 
@@ -259,23 +263,30 @@ class ServeLoop:
         for completions, and their items are requeued. A group that has its completions continues.
         """
         if self.is_evaluating:
-            logger.warning("The previous evaluation is still running, so this evaluation is skipped.")
+            logger.warning(
+                "Skipped the evaluation of step %d, because the evaluation of step %d is still running.",
+                step,
+                self._evaluated_step,
+            )
             return
-        self._evaluation = asyncio.create_task(evaluate_at_step(self._env, step))
+        self._evaluated_step = step
+        self._evaluation = asyncio.create_task(evaluate_at_step(self._env))
         self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
-            for making, item in self._groups.items():
-                if not group_of(item).is_sampled:
-                    making.cancel()
+            self.cancel_unpaid()
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # If an evaluation fails, its results are missing, and training continues.
+        self._run.api.may_send.set()
         if evaluation.cancelled():
-            logger.warning("The run ends before its last evaluation has finished, so this evaluation has no results.")
+            logger.warning(
+                "The run ends before its last evaluation has finished, so the evaluation of step %d has no results.",
+                self._evaluated_step,
+            )
         elif (error := evaluation.exception()) is not None:
-            detail = f"{type(error).__name__}: {error}"
+            detail = f"step {self._evaluated_step}: {type(error).__name__}: {error}"
             self._run.failures.note("evaluation_failed", "evaluation failed, training continues", detail)
-            logger.error("The evaluation failed.", exc_info=error)
+            logger.error("The evaluation of step %d failed.", self._evaluated_step, exc_info=error)
         self._changed.set()
 
     # --- the groups' side
@@ -291,7 +302,7 @@ class ServeLoop:
             self._config,
             self._state,
             workers=self._env.max_num_workers,
-            sampling=len(self._groups),
+            sampling=self._sampling,
             on_the_way=self._on_the_way,
             is_evaluating=self.is_evaluating,
         )
@@ -302,97 +313,18 @@ class ServeLoop:
         sent_since_status = self._run.api.sent - self._sent_before_status
         return self._run.api.in_delivery + sent_since_status
 
-    async def _start_groups(self) -> None:
-        """Start a group whenever there is room."""
-        while True:
-            self._changed.clear()
-            if self._error is not None:
-                raise self._error
-            if self.room <= 0:
-                await self._changed.wait()
-                continue
-            item = await self._next_item()
-            self._has_no_item = item is None
-            if item is None:
-                self._drawing = None
-                again = f"it is called again every {NO_ITEM_S:g} s"
-                self._run.failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
-                await asyncio.sleep(NO_ITEM_S)
-            elif self.room > 0:
-                self._drawing = None
-                self._start(item)
+    @property
+    def _sampling(self) -> int:
+        """The groups that are not scored and handed on yet."""
+        begun = self._run.ledger.in_progress
+        delivering = sum(attempt.is_delivering for attempt in begun)
+        return len(self.tasks) - delivering
 
-    async def _next_item(self) -> Any:
-        """The next item. If there is no room for it when it is ready, it remains the next item."""
-        if self._drawing is None:
-            self._drawing = asyncio.create_task(self._env.get_next_item())
-        return await asyncio.shield(self._drawing)
-
-    def _start(self, item: Any) -> None:
-        self._started_at = now()
-        making = asyncio.create_task(self._make_group(item))
-        self._groups[making] = item
-        making.add_done_callback(partial(self._group_ended, item))
-
-    async def _make_group(self, item: Any) -> None:
-        """One group, from its item to the API client."""
-        env = self._env
-        began = now()
-        payload, _ = await env.collect_trajectories(item)
-        if payload is None:
-            # Here and not in `_send`, which begins later: by then, a requeued item could be handed out again.
-            env.pipeline.drop_if_unfinished(group_of(item))
-        # From here on, the group has its completions, so a cancellation does not stop it.
-        is_made = await uninterrupted(self._send(payload, item))
-        duration = now() - began
-        durations_by_outcome = env.succeeded_task_duration if is_made else env.failed_task_duration
-        for durations in (env.task_duration, durations_by_outcome):
-            durations.append(duration)
-            keep_newest(durations)
-
-    async def _send(self, payload: Any, item: Any) -> bool:
-        """Hand a group to the API client, if there is a group. After an error of ours or of a subclass, drop it."""
-        env = self._env
-        group = group_of(item)
-        is_made = False
-        is_finished = payload is None
-        try:
-            if payload is not None:
-                payload = await env.postprocess_histories(payload)
-                if payload is None:
-                    env.pipeline.drop(group, GroupOutcome.DROPPED, DROPPED_BY_SUBCLASS)
-                else:
-                    await env.handle_send_to_api(payload, item)
-                    env.pipeline.drop_if_not_handed_on(group)
-                    is_made = True
-                is_finished = True
-            await env.cleanup()
-        except asyncio.CancelledError:
-            # The API client continues with a group that it has received, even if the task of the group ends.
-            if not is_finished:
-                raise
-        except Exception as error:  # noqa: BLE001
-            if is_finished:
-                what = "error in cleanup, after a group"
-                self._run.failures.note("error_in_cleanup", what, f"{type(error).__name__}: {error}")
-            else:
-                env.pipeline.note_fault(group, error)
-        return is_made
-
-    def _group_ended(self, item: Any, making: asyncio.Task[None]) -> None:
-        del self._groups[making]
-        if making.cancelled():
-            # A task that is cancelled before its first step never runs, so it has not given back its item.
-            self._env.pipeline.abandon(group_of(item))
-        else:
-            self._note_error(making)
-        self._changed.set()
-
-    def _note_error(self, task: asyncio.Task[None]) -> None:
-        """Let the loop raise the error of this task, if it has one."""
-        if not task.cancelled() and task.exception() is not None:
-            self._error = task.exception()
-            self._changed.set()
+    async def note_no_item(self) -> None:
+        """Wait before `get_next_item` is called again."""
+        again = f"it is called again every {NO_ITEM_S:g} s"
+        self._run.failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
+        await asyncio.sleep(NO_ITEM_S)
 
     # --- alarms: other modules report an outage of run-api, and silent inference servers
 
@@ -436,7 +368,8 @@ class ServeLoop:
 
     def _waits_for(self) -> str:
         """The reason why no group starts now, or ""."""
-        if not self._run.api.is_available:
+        api = self._run.api
+        if not api.is_available:
             return "run-api"
         if self._status is None:
             return "the first answer of run-api"
@@ -444,13 +377,15 @@ class ServeLoop:
             return "a trainer that sets a batch size"
         if self.is_evaluating and self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             return "the evaluation"
+        if not api.may_send.is_set() and self.room <= 0:
+            return "the evaluation of the untrained model, before which the trainer gets no group"
         if self._is_full:
             return f"the trainer: the queue is full, and its last step was {self._since_step} ago"
         if self.room <= 0:
-            return f"the completions of {len(self._groups)} groups" if self._groups else ""
+            return f"the completions of {self._sampling} groups" if self._sampling else ""
         if now() - self._started_at < NO_ITEM_S:
             return ""
-        if self._has_no_item:
+        if self.has_no_item:
             return "an item: get_next_item returns none"
         if self._drawing is None:
             return ""
@@ -459,33 +394,12 @@ class ServeLoop:
 
     # --- shutdown
 
-    async def stop(self) -> None:
-        """Stop all tasks of the loop. Afterwards, no group uses an inference server, a worker or the API client.
+    def waits_in_vain(self, attempt: Attempt) -> bool:
+        """A group without completions, or one that run-api does not take now."""
+        api = self._run.api
+        is_taken = api.is_available and api.may_send.is_set()
+        return not attempt.is_paid or (attempt.is_delivering and not is_taken)
 
-        This cancels groups that wait for completions immediately, and groups that have their completions after GRACE_S.
-        The items of cancelled groups are requeued.
-        """
-        tasks: list[asyncio.Task[Any]] = [*self._groups]
-        if self._drawing is not None:
-            tasks.append(self._drawing)
-        if self._evaluation is not None:
-            tasks.append(self._evaluation)
-        await _cancel(tasks)
-        late = [task for task in tasks if not task.done()]
-        late_groups = len(self._groups.keys() & set(late))
-        if late_groups:
-            logger.warning(
-                "%d groups were not graded and handed on within %g s. Their items will be requeued.",
-                late_groups,
-                GRACE_S,
-            )
-        # A task may ignore only its first cancellation: see `uninterrupted`.
-        await _cancel(late)
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks, and wait at most GRACE_S until they have ended."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=GRACE_S)
+    async def close(self) -> None:
+        """Stop all tasks of the loop, so that the environment can be closed."""
+        await self.stop([] if self._evaluation is None else [self._evaluation], GRACE_S)

@@ -31,9 +31,9 @@ from ..scoring.rewards import base_reward
 from ..scoring.scorer import Scorer
 from ..settings.components import PartialCredit
 from ..storage.append_log import AppendLog, BrokenLineError, differences, read_object
+from ..storage.disk_queue import DiskQueue
 from ..storage.files import EVALUATION_SETTINGS
 from ..storage.lines import sample_fields, sample_of, unscored_fields
-from ..storage.patient_writer import PatientWriter
 from ..telemetry.alarms import CompletionWatch
 from ..utils.resilience import cancel_and_wait
 from ..utils.shutdown import uninterrupted
@@ -142,7 +142,7 @@ class Evaluator:
         """The samples of all completions, in order. `ask`, by default `evaluate_one`, makes what `answers` lacks.
 
         `answers` receives each scored sample immediately. While its disk is full or hangs, samples wait in memory, and
-        no further requests go out. Raises EnvironmentSetupError if the disk refuses a sample for another reason.
+        no further requests go out.
         """
         ask = self.evaluate_one if ask is None else ask
         problems = self._problems_by_key(eval_set)
@@ -153,17 +153,11 @@ class Evaluator:
         bar = Progress(total=len(missing), desc="evaluate", unit="completion")
         slots = asyncio.Semaphore(max(1, self.concurrency))
         spending = self.inference.spending
-        writer = PatientWriter(
+        writer = DiskQueue(
             answers.add,
             name="answers",
             remedy="no further requests go out, and the write is tried again every few seconds. Free some space",
         )
-
-        async def keep(sample: dict[str, Any]) -> None:
-            try:
-                await writer.write(sample)
-            except OSError as error:
-                raise EnvironmentSetupError(f"Cannot keep answers in data_dir_to_save_evals: {error}.") from error
 
         async def add_sample(key: AnswerKey) -> None:
             async with slots:
@@ -175,7 +169,7 @@ class Evaluator:
                 samples[key] = sample
                 if sample["score"] is not None:
                     # The inference for this answer is paid, so the answer is saved even if the evaluation stops now.
-                    await uninterrupted(keep(sample))
+                    await uninterrupted(writer.put(sample))
             bar.set_postfix_str(spending.total(), refresh=False)
             bar.update()
 
@@ -189,7 +183,7 @@ class Evaluator:
                         task.result()
             finally:
                 # After an error, the remaining tasks must not send further requests.
-                writer.stop_waiting()
+                writer.stop()
                 await cancel_and_wait(tasks)
                 if writer.lost:
                     logger.error("%d answers were not written. The same command asks for them again.", writer.lost)

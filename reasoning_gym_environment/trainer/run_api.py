@@ -5,8 +5,8 @@
         │                     v
         └── API unknown <── does the API still know this environment? ──> known: continue with the same number
 
-    group ──> deliver ──(API available, trainer registered)──> sent | refused     then its item is finished
-                  └──(more than max_staleness_steps since it was sampled)──> stale
+    group ──> put ──(API available, trainer registered)──> sent | refused     then its item is finished
+               └──(more than max_staleness_steps since it was sampled)──> stale
 
 A restarted API knows neither the trainer nor the environments, and gives the same numbers again, to environments in
 any order. So after each outage, the client looks at its mark (marks.py). If the API knows the mark, the number is still
@@ -16,7 +16,8 @@ A group must not reach a restarted API before the trainer has registered again: 
 would then take the trainer's registration for a repetition and ignore it. So the client looks at the trainer before it
 sends each group (transport.py).
 
-Deliveries are detached: the caller that hands over a group does not wait for its delivery, and cannot cancel it.
+The task of a group waits for `put`. While `may_send` is not set, groups wait there: the first evaluation of a run is of
+the model before its first step.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -35,7 +36,6 @@ from ..utils.resilience import (
     REMIND_S,
     Outage,
     RepeatedEvents,
-    cancel_and_wait,
     with_deadline,
 )
 from .answers import AnswerT, Limits, Planted, Registered, Status, parse
@@ -44,9 +44,6 @@ from .run_state import RunState
 from .transport import FINAL_CODES, ApiError, ApiRefusedError, Transport
 
 logger = logging.getLogger(__name__)
-
-OnOutcome = Callable[[GroupOutcome], None]
-"""Callback that receives the outcome of a group."""
 
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 2.0
@@ -71,7 +68,7 @@ SMALLEST_CHANGE = 0.001
 """Smaller changes of the share of a batch that is reserved are differences of rounding."""
 
 CLOSE_S = 2.0
-"""Shutdown waits this long for groups that are still being delivered, and this long for the answer to the sign-off."""
+"""Shutdown waits this long for the answer to the sign-off."""
 
 
 class TrajectoryApi:
@@ -89,6 +86,10 @@ class TrajectoryApi:
         transport: Transport,
     ) -> None:
         self.sent = 0
+        self.in_delivery = 0
+        self.may_send = asyncio.Event()
+        """Set while groups may be delivered."""
+        self.may_send.set()
         self._config = config
         self._state = state
         self._failures = failures
@@ -107,16 +108,11 @@ class TrajectoryApi:
         self._reserved: float | None = None
         """The share of each batch that all environments have reserved, according to the newest status."""
         self._weight: float | None = None
-        self._deliveries: set[asyncio.Task[None]] = set()
         self._staleness: list[int] = []
 
     @property
     def is_available(self) -> bool:
         return not self._outage.is_on
-
-    @property
-    def in_delivery(self) -> int:
-        return len(self._deliveries)
 
     # --- registration
 
@@ -368,36 +364,25 @@ class TrajectoryApi:
 
     # --- delivery of scored groups
 
-    def deliver(self, payload: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> asyncio.Task[None]:
-        """Begin to deliver a group, with as many attempts as it takes.
+    async def put(self, payload: Mapping[str, Any], sampled_at: int | None) -> GroupOutcome:
+        """Deliver a group, with as many attempts as it takes. Returns how it ended.
 
         `sampled_at` is the trainer's step at which the sampling of the group began; None means the current step.
-        `on_outcome` receives the outcome, unless the run ends before there is one.
         """
-        task = asyncio.create_task(self._deliver(payload, sampled_at, on_outcome))
-        self._deliveries.add(task)
-        task.add_done_callback(self._deliveries.discard)
-        return task
-
-    async def _deliver(self, payload: Mapping[str, Any], sampled_at: int | None, on_outcome: OnOutcome) -> None:
-        outcome = None
-        while outcome is None:
-            # A restarted trainer may count from its last checkpoint. Then its steps from there on count.
-            step = self._state.step
-            sampled_at = step if sampled_at is None else min(sampled_at, step)
-            try:
+        self.in_delivery += 1
+        try:
+            await self.may_send.wait()
+            outcome = None
+            while outcome is None:
+                # A restarted trainer may count from its last checkpoint. Then its steps from there on count.
+                step = self._state.step
+                sampled_at = step if sampled_at is None else min(sampled_at, step)
                 outcome = await self._attempt(payload, sampled_at)
-            except Exception as error:  # noqa: BLE001
-                # No code awaits this task, so the error would be lost, and the item would stay pending.
-                self._failures.note(
-                    "error_while_a_group_was_delivered",
-                    "error while a group was delivered, the group is lost",
-                    f"{type(error).__name__}: {error}",
-                )
-                outcome = GroupOutcome.FAULT
-            if outcome is None:
-                await asyncio.sleep(RESEND_S)
-        on_outcome(outcome)
+                if outcome is None:
+                    await asyncio.sleep(RESEND_S)
+            return outcome
+        finally:
+            self.in_delivery -= 1
 
     async def _attempt(self, payload: Mapping[str, Any], sampled_at: int) -> GroupOutcome | None:
         """One attempt to send a group. Returns its outcome, or None if the group should be sent again."""
@@ -440,16 +425,7 @@ class TrajectoryApi:
         return GroupOutcome.SENT
 
     async def close(self) -> None:
-        """Wait CLOSE_S seconds for deliveries, then cancel the rest, whose items stay pending, and sign off."""
-        if self._deliveries:
-            await asyncio.wait(self._deliveries, timeout=CLOSE_S if self.is_available else 0.0)
-        left = list(self._deliveries)
-        if left:
-            logger.warning(
-                "%d groups could not be sent to the trajectory API. Their items will be requeued.",
-                len(left),
-            )
-        await cancel_and_wait(left)
+        """Sign off. The caller has ended all deliveries."""
         try:
             await with_deadline(CLOSE_S, self._leave())
         except (ApiError, TimeoutError) as error:

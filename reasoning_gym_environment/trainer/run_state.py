@@ -15,10 +15,9 @@ class RunState:
     `batch_size` and `total_steps` begin as the settings' values. The trainer's batch size replaces the first, and
     its number of steps replaces the second if that is -1. `trainer_steps` is the trainer's number in any case, or -1 if
     it has none. `max_token_len` is the trainer's limit for a whole sequence, in tokens; there is none if it is not
-    positive. `evaluated_step` is the step for which an evaluation was begun, while it runs. `repeated_steps` counts the
-    steps that a restarted trainer has taken once more. `groups_written` counts the groups of `process`, which has no
-    trainer. `env_id` is the number that run-api gave to this environment, and `successor_mark` lets the next process of
-    this run find out whether the number is still valid (marks.py).
+    positive. `repeated_steps` counts the steps that a restarted trainer has taken once more. `groups_written` counts
+    the groups of `process`, which has no trainer. `env_id` is the number that run-api gave to this environment, and
+    `successor_mark` lets the next process of this run find out whether the number is still valid (marks.py).
     """
 
     group_size: int
@@ -29,7 +28,6 @@ class RunState:
     env_id: int | None = None
     successor_mark: str = ""
     step: int = 0
-    evaluated_step: int | None = None
     repeated_steps: int = 0
     groups_written: int = 0
     metrics_prefix: str | None = None

@@ -82,9 +82,9 @@ async def test_no_container_grows_while_no_group_is_sent(ready_env: ReadyEnv, mo
             await loop._make_group(item)
             # As if the group had been sent, but no step of the trainer had followed.
             group = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [0.0, 1.0]}
-            await env.log_group(group, item)
+            await env.handle_send_to_api(group, item, do_send_to_api=False)
             if number % 10 == 0:
-                await evaluate_at_step(env, number)
+                await evaluate_at_step(env)
 
     await make_groups()
     before = sizes(env)

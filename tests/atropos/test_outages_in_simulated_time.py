@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
-from reasoning_gym_environment.pipeline import GIVEN_UP
+from reasoning_gym_environment.ledger import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from testing.simulation import World
 

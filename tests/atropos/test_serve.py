@@ -20,7 +20,7 @@ async def test_an_environment_that_ends_before_its_trainer_says_so(
         monkeypatch.setattr(module.preflight, name, AsyncMock())
     for name in ("refuse_testing", "raise_open_file_limit"):
         monkeypatch.setattr(module.preflight, name, Mock())
-    loop = SimpleNamespace(run=AsyncMock(), stop=AsyncMock())
+    loop = SimpleNamespace(run=AsyncMock(), close=AsyncMock())
     monkeypatch.setattr(module, "ServeLoop", Mock(return_value=loop))
     monkeypatch.setattr(module, "register", AsyncMock())
     monkeypatch.setattr(module, "sign_off_predecessor", AsyncMock())
@@ -31,4 +31,4 @@ async def test_an_environment_that_ends_before_its_trainer_says_so(
     is_early = trainer_steps > 250
     assert env.run.state.ends_before_trainer == is_early
     assert ("250 steps, before the trainer, which makes 251." in caplog.text) == is_early
-    loop.stop.assert_awaited_once()
+    loop.close.assert_awaited_once()

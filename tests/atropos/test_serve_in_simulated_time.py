@@ -162,7 +162,7 @@ def events_until(end_s: float, random: Random, world: World) -> list[Event]:
             partial(setattr, world.api, "loses_answers", number),
             partial(setattr, world, "fails", number),
             partial(world.api.block, 2.0 * number),
-            world.loop.begin_evaluation,
+            partial(world.loop.begin_evaluation, 0),
             world.api.stop,
         ]
         begin = random.choice(begins)
@@ -222,14 +222,14 @@ def test_groups_that_are_being_graded_survive_any_number_of_evaluations() -> Non
     graded: list[float] = []
 
     def plan(world: World) -> list[Event]:
-        score = world.pipeline.score
+        score = world.score
 
-        async def score_slowly(*arguments: Any) -> Any:
+        async def score_slowly(rollouts: Any) -> Any:
             await asyncio.sleep(3.0)
             graded.append(now())
-            return await score(*arguments)
+            return await score(rollouts)
 
-        world.pipeline.score = score_slowly  # type: ignore[method-assign]
+        world.score = score_slowly  # type: ignore[method-assign]
         # The groups are graded from 1.0 to 4.0 s.
         world.loop._has_begun = True
         begin = partial(world.loop.begin_evaluation, 0)
@@ -251,6 +251,49 @@ def test_a_run_begins_with_an_evaluation_unless_it_was_resumed() -> None:
     assert serves(20.0, resume, steps_per_eval=10**6, num_eval_samples_per_task=2).evaluations == 0
 
 
+def test_the_trainer_makes_no_step_before_the_untrained_model_is_evaluated(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "reasoning_gym_environment")
+    seen: list[tuple[int, int, int]] = []
+
+    def plan(world: World) -> list[Event]:
+        def look() -> None:
+            seen.append((world.run.state.step, len(world.api.accepted), world.run.api.in_delivery))
+
+        return [(29.0, look), (60.0, look)]
+
+    options = {"steps_per_eval": 5, "num_eval_samples_per_task": 2, "eval_handling": "NONE"}
+    world = serves(61.0, plan, evaluation_s=30.0, batch_size=16, **options)
+    (step, accepted, waiting), (later_step, later_accepted, _) = seen
+    assert (step, accepted) == (0, 0)
+    assert waiting >= 8, "groups are made meanwhile"
+    assert later_step > 0 and later_accepted > waiting
+    assert "No group is delivered to the trainer before its completions are sampled" in caplog.text
+    world.check_nothing_is_lost()
+
+
+def test_a_long_evaluation_of_the_untrained_model_is_no_reason_for_an_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    def plan(world: World) -> list[Event]:
+        async def score_nothing(rollouts: Any) -> Any:
+            return None
+
+        world.score = score_nothing  # type: ignore[method-assign]
+        return []
+
+    options = {"steps_per_eval": 5, "num_eval_samples_per_task": 2, "eval_handling": "NONE"}
+    world = serves(150.0, plan, evaluation_s=1e6, **options)
+    assert outcomes_of(world)["dropped"] > 100
+    assert "ALARM nothing_sent" not in caplog.text
+
+
+def test_an_evaluation_that_is_left_out_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"steps_per_eval": 5, "num_eval_samples_per_task": 2, "eval_handling": "NONE"}
+    serves(60.0, evaluation_s=20.0, batch_size=16, **options)
+    [skipped, *_] = [message for message in caplog.messages if message.startswith("Skipped the evaluation")]
+    assert re.fullmatch(
+        r"Skipped the evaluation of step 10, because the evaluation of step 5 is still running\.", skipped
+    )
+
+
 @pytest.mark.parametrize("questions", [0, 2])
 def test_there_are_evaluations_only_if_there_are_questions(questions: int) -> None:
     world = serves(20.0, steps_per_eval=1, num_eval_samples_per_task=questions)
@@ -266,7 +309,7 @@ def test_an_evaluation_that_the_end_of_the_run_stops_is_reported(caplog: pytest.
         600.0, plan, steps_per_eval=5, eval_handling="NONE", batch_size=16, trainer_step_s=5.0, evaluation_s=60.0
     )
     assert world.run.state.step < 10, "the last batches are in the queue"
-    assert world.evaluations == 1
+    assert world.evaluations == 2, "of the untrained model, and of step 5"
     assert "The run ends before its last evaluation has finished" in caplog.text
 
 
@@ -352,7 +395,7 @@ def test_at_shutdown_a_slow_hook_of_a_subclass_neither_delays_the_end_nor_repeat
         served_s = 1.5 * hook_s + 2.0
         began = now()
         await world.serve(served_s)
-        assert not world.loop._groups, "a group would use the workers and the API client after they are closed"
+        assert not world.loop.tasks, "a group would use the workers and the API client after they are closed"
         return world, now() - began - served_s
 
     world, closing_s = run_virtually(go())

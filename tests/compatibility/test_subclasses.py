@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from testing.env_support import dumped
 from testing.fake_api import FakeApi
 from testing.mock_dialects import ThreadedMockServer
-from testing.process_table import until
 from testing.support import AddingStudent
 
 from . import subclasses as theirs
-
-Command = Callable[..., Any]
+from .commands import Command, process, serve
 
 
 class BracketingStudent(AddingStudent):
@@ -30,64 +27,6 @@ class BracketingStudent(AddingStudent):
 
     def __call__(self, prompt: str) -> str:
         return super().__call__(prompt).replace("<answer>", "[[").replace("</answer>", "]]")
-
-
-@pytest.fixture
-def server(byte_tokenizer: Any) -> Iterator[ThreadedMockServer]:
-    """Every other completion is right."""
-    with ThreadedMockServer(AddingStudent(wrong_every=2), byte_tokenizer) as server:
-        yield server
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[FakeApi]:
-    api = FakeApi()
-    api.checkpoints = (str(tmp_path / "checkpoints"), 1)
-    api.info = {"batch_size": 16, "max_token_len": -1}
-    await api.start()
-    yield api
-    await api.stop()
-
-
-@pytest.fixture
-def made(make_env: Any, server: ThreadedMockServer, api: FakeApi, tmp_path: Path) -> Command:
-    """`made(kind, **settings)`: an environment of this class."""
-
-    def make(kind: type[ReasoningGymEnv], **settings: Any) -> Any:
-        values = {
-            "include_tasks": "chain_sum",
-            "rollout_server_url": api.address,
-            "batch_size": 16,
-            "total_steps": 3,
-            "data_path_to_save_groups": None,
-            "steps_per_eval": 0,
-            # The last step of the trainer makes groups old that are still being sent.
-            "max_staleness_steps": -1,
-            **settings,
-        }
-        return make_env(server.base_url, kind, **values)
-
-    return make
-
-
-async def serve(env: Any, api: FakeApi, is_done: Callable[[], Any]) -> None:
-    """The command `serve`, whose trainer takes a step, until the condition is true. Then the run is over."""
-    serving = asyncio.ensure_future(env.env_manager())
-    try:
-        await until(lambda: serving.done() or env.state.env_id is not None)
-        api.step += 1
-        await until(lambda: serving.done() or is_done())
-    finally:
-        before, api.step = api.step, api.num_steps + 1
-        await asyncio.wait_for(serving, 60)
-        api.step = before
-
-
-async def process(env: Any) -> list[dict[str, Any]]:
-    """The command `process`. Returns the lines of its file."""
-    await env.process_manager()
-    with Path(env.config.data_path_to_save_groups).open(encoding="utf-8") as file:  # noqa: ASYNC230
-        return [json.loads(line) for line in file]
 
 
 # --- score
@@ -203,10 +142,11 @@ async def test_a_score_method_that_returns_nothing_or_nonsense_costs_its_groups_
 ) -> None:
     env = made(theirs.ScoresNothing)
     await env.setup()
-    assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
-    assert "Group dropped: score() of a subclass returned no group" in caplog.text
+    loop = ServeLoop(env)
+    await loop._make_group(await env.get_next_item())
+    assert "Group dropped: collect_trajectories() or score() of a subclass returned no group" in caplog.text
     nonsense: list[Any] = [
-        [1.0, 0.0],
+        1.0,
         {"tokens": [[1]], "masks": [[1]]},
         {"tokens": [[1]], "masks": [[1]], "scores": [1.0, 0.0]},
         {"tokens": [[1]], "masks": [[1]], "scores": [float("nan")]},
@@ -214,7 +154,7 @@ async def test_a_score_method_that_returns_nothing_or_nonsense_costs_its_groups_
     ]
     for number, returned in enumerate(nonsense, 2):
         env.score = lambda rollouts, returned=returned: given(returned)
-        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+        await loop._make_group(await env.get_next_item())
         assert env.run.failures.counts["group_dropped"] == number
         assert env.run.failures.last_detail.startswith("score() of a subclass: ")
     assert env.run.telemetry.outcomes.metrics() == {"groups/dropped": float(len(nonsense) + 1)}

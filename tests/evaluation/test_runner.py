@@ -22,7 +22,7 @@ from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.prompts import RequestParameters, as_dicts, build_messages
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
-from reasoning_gym_environment.storage import patient_writer
+from reasoning_gym_environment.storage import disk_queue
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.files import EVALUATION_SETTINGS
 from testing.process_table import until
@@ -166,7 +166,7 @@ async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run
 async def test_answers_wait_for_a_full_disk_and_no_further_question_is_asked(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
     is_full = True
     append = AppendLog.append
 

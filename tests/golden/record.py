@@ -101,7 +101,7 @@ class Student:
 def draw_record(item: Any, group: Mapping[str, Any] | None) -> list[Any]:
     """One draw: its item, and what became of it. Scores are readable, so that a difference can be understood."""
     messages, entry, dataset = item
-    problem = dataset.group.problem
+    problem = dataset.problem
     drawn = [problem.index, problem.task, problem.level, problem.seed, digest_of_item(entry)]
     prompt = digest([dict(message) for message in messages])
     if group is None:

@@ -70,7 +70,7 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
     with ThreadedMockServer(student, byte_tokenizer) as server:
         env = make_real_env(server.base_url, **record.settings(mode))
         await env.setup()
-        asked = [[record.digest_of_item(entry), data.group.problem.task] for entry, data in env.test_items_with_scorers]
+        asked = [[record.digest_of_item(entry), data.problem.task] for entry, data in env.test_items_with_scorers]
         if "RECORD_GOLDEN" in os.environ:
             await write(mode, env, student, asked, tmp_path)
             return

@@ -11,13 +11,14 @@ from unittest.mock import AsyncMock
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.group import problem_of
 from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.prompts import RequestParameters
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import problem_of
-from reasoning_gym_environment.pipeline import GIVEN_UP
+from reasoning_gym_environment.ledger import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from testing.env_support import WRONG, ReadyEnv
 from testing.fake_server import FakeServer, retry_quickly, tokens
@@ -34,7 +35,7 @@ async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda
         return tokens(*[WRONG] * sampling.n)
 
     env.inference.servers.states[0].adapter.sample = answer
-    assert await env.collect_trajectories(item) == (None, [])
+    await ServeLoop(env)._make_group(item)
     return index
 
 

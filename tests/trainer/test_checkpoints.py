@@ -18,7 +18,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.items import problem_of
+from reasoning_gym_environment.group import problem_of
 from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.trainer import checkpoints as module
@@ -34,10 +34,9 @@ from testing.process_table import until
 async def score(env: ReasoningGymEnv, item: Any) -> None:
     """Score a group of the item; how many of it are right is a function of the item."""
     right = derive_seed(7, problem_of(*item[1:]).seed) % 5
-    group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
-    if group is not None:
-        # As if the trajectory API had taken it.
-        env.run.stream.ledger.finish(problem_of(*item[1:]))
+    await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
+    # As if its attempt had ended.
+    env.run.stream.ledger.finish(problem_of(*item[1:]))
 
 
 async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
@@ -256,11 +257,11 @@ GROUP = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [1.0, 0.0]}
 async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began(api: FakeApi) -> None:
     session, _ = process(api, step=7)
     settled: list[GroupOutcome] = []
-    await session.deliver({**GROUP, "generation_params": {"seed": 5}}, 5, settled.append)
+    settled.append(await session.put({**GROUP, "generation_params": {"seed": 5}}, 5))
     api.status = 422
-    await session.deliver(GROUP, None, settled.append)
+    settled.append(await session.put(GROUP, None))
     api.status = 200
-    await session.deliver({**GROUP, "generation_params": None}, None, settled.append)
+    settled.append(await session.put({**GROUP, "generation_params": None}, None))
     assert settled == [GroupOutcome.SENT, GroupOutcome.SEND_FAILED, GroupOutcome.SENT]
     assert [group["generation_params"] for group in api.groups] == [
         {"seed": 5, "sampled_at_step": 5},
@@ -272,26 +273,33 @@ async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began(
 
 async def test_groups_carry_the_temperature_of_training_unless_a_subclass_sets_another(api: FakeApi) -> None:
     session, _ = process(api, temperature=0.7)
-    await session.deliver(GROUP, 0, lambda outcome: None)
-    await session.deliver({**GROUP, "generation_params": {"temperature": 0.9}}, 0, lambda outcome: None)
+    await session.put(GROUP, 0)
+    await session.put({**GROUP, "generation_params": {"temperature": 0.9}}, 0)
     assert [group["generation_params"] for group in api.groups] == [
         {"temperature": 0.7, "sampled_at_step": 0},
         {"temperature": 0.9, "sampled_at_step": 0},
     ]
 
 
-async def test_groups_wait_for_the_api_although_nobody_waits_for_them(api: FakeApi) -> None:
+async def test_groups_wait_until_the_api_takes_them(api: FakeApi) -> None:
     session, _ = process(api)
     api.status = 502
-    settled: list[GroupOutcome] = []
-    waiting = [asyncio.ensure_future(asyncio.shield(session.deliver(GROUP, 0, settled.append))) for _ in range(3)]
+    waiting = [asyncio.ensure_future(session.put(GROUP, 0)) for _ in range(3)]
     await until(lambda: api.posts > 6)
-    assert session.metrics()["api/groups_in_delivery"] == 3.0 and not settled
-    waiting[0].cancel()
+    assert session.metrics()["api/groups_in_delivery"] == 3.0
     api.status = 200
-    await session.close()
-    assert settled == [GroupOutcome.SENT] * 3 == [GroupOutcome.SENT] * len(api.groups)
-    await asyncio.gather(*waiting, return_exceptions=True)
+    assert await asyncio.gather(*waiting) == [GroupOutcome.SENT] * 3 == [GroupOutcome.SENT] * len(api.groups)
+    assert session.metrics()["api/groups_in_delivery"] == 0.0
+
+
+async def test_no_group_is_sent_before_groups_may_be_sent(api: FakeApi) -> None:
+    session, _ = process(api)
+    session.may_send.clear()
+    waiting = asyncio.ensure_future(session.put(GROUP, 0))
+    await asyncio.sleep(0.01)
+    assert (session.in_delivery, api.posts, api.lookups) == (1, 0, 0)
+    session.may_send.set()
+    assert await waiting is GroupOutcome.SENT
 
 
 async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> None:
@@ -304,8 +312,8 @@ async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> N
         {"masks": [[2], [-100, 2]]},
         {"inference_logprobs": [[0.0]] * 2},
     ):
-        await session.deliver({**GROUP, **bad}, None, settled.append)
-    await session.deliver({**GROUP, "inference_logprobs": None}, None, settled.append)
+        settled.append(await session.put({**GROUP, **bad}, None))
+    settled.append(await session.put({**GROUP, "inference_logprobs": None}, None))
     assert settled == [GroupOutcome.SEND_FAILED] * 5 + [GroupOutcome.SENT] and len(api.groups) == 1
 
 
@@ -317,7 +325,7 @@ async def test_a_group_is_compressed_on_its_way_through_the_internet_only(
     session, _ = process(api)
     for compresses in (False, True):
         monkeypatch.setattr(session._transport, "_compresses", compresses)
-        await session.deliver(GROUP, None, lambda outcome: None)
+        await session.put(GROUP, None)
     assert [{name: group[name] for name in GROUP} for group in api.groups] == [GROUP, GROUP]
 
 
@@ -337,16 +345,14 @@ async def test_a_group_is_stale_after_too_many_steps_of_the_trainer_that_is_ther
 ) -> None:
     session, run = process(api, max_staleness_steps=limit, step=10)
     api.status = 502
-    settled: list[GroupOutcome] = []
-    task = session.deliver(GROUP, None, settled.append)
+    task = asyncio.ensure_future(session.put(GROUP, None))
     await until(lambda: api.posts > 0)
     # Below 10 if it is restarted from its last checkpoint.
     run.step, posts = goes_back_to, api.posts
     await until(lambda: api.posts > posts + 1)
     run.step += steps
     api.status = 502 if is_dropped else 200
-    await task
-    assert settled == [GroupOutcome.STALE if is_dropped else GroupOutcome.SENT]
+    assert await task is (GroupOutcome.STALE if is_dropped else GroupOutcome.SENT)
 
 
 # --- what becomes of a group and its item in the environment
@@ -362,7 +368,7 @@ async def env(ready_env: ReadyEnv, api: FakeApi) -> Any:
     [
         *[("sent", 200, {}), ("send_failed", 422, {}), ("equal_scores", 200, {"scores": [0.5] * 4})],
         *[("dropped", 200, {"tokens": [[1]] * 5}), ("too_long", 200, {"tokens": [[1] * 600] * 4})],
-        ("fault", 200, {"masks": None}),
+        ("dropped", 200, {"masks": None}),
     ],
 )
 async def test_a_group_s_outcome_is_counted_and_its_item_done(
@@ -375,7 +381,6 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     env.state.max_token_len = 500
     monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=({**group, **change}, [])))
     await ServeLoop(env)._make_group(item)
-    await until(lambda: not env.run.api.in_delivery)
     assert env.run.telemetry.outcomes.state_dict()["counts"] == {"gcd": {outcome: 1}}
     assert not env.run.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
@@ -383,14 +388,17 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
 async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
     env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLOSE_S", 0.01)
+    monkeypatch.setattr(serve_loop, "GRACE_S", 0.01)
     api.has_trainer = False
     item = await env.get_next_item()
     group = await env.score([rollout(item, text) for text in (RIGHT, WRONG) * 2])
-    await env.handle_send_to_api(group, item)
-    await asyncio.sleep(0.05)
+    monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=(group, [])))
+    loop = ServeLoop(env)
+    loop._start(item)
+    await until(lambda: bool(api.lookups))
+    await loop.close()
     await env.close()
-    assert not api.groups and "1 groups could not be sent" in caplog.text
+    assert not api.groups and "1 groups were not graded and handed on within" in caplog.text
     assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}
 
 
@@ -400,15 +408,12 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
     path: str, code: int, api: FakeApi
 ) -> None:
     session, _ = process(api)
-    settled: list[GroupOutcome] = []
     api.refused = {path: code}
-    deliveries = [session.deliver(GROUP, None, settled.append) for _ in range(3)]
+    deliveries = [asyncio.ensure_future(session.put(GROUP, None)) for _ in range(3)]
     await until(lambda: session._failures.counts["group_not_accepted_yet"] >= 6)
-    assert not settled
     api.refused = {}
-    await asyncio.gather(*deliveries)
+    assert await asyncio.gather(*deliveries) == [GroupOutcome.SENT] * 3
     await session.close()
-    assert settled == [GroupOutcome.SENT] * 3
 
 
 # --- the trainer

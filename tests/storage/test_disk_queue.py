@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.storage import patient_writer
+from reasoning_gym_environment.storage import disk_queue
 from reasoning_gym_environment.storage.append_log import AppendLog
-from reasoning_gym_environment.storage.patient_writer import PatientWriter
+from reasoning_gym_environment.storage.disk_queue import DiskQueue
 from testing.process_table import until
 
 
@@ -37,23 +37,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_records_wait_for_space_and_each_is_in_the_file_once_and_whole(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patient_writer, "RETRY_S", 0.01)
+    monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
     path = small_disk / "records.jsonl"
     other = small_disk / "other"
     other.write_bytes(bytes(20_000))
     log = AppendLog(path)
-    writer = PatientWriter(log.append, name="records", remedy="Free some space")
+    writer = DiskQueue(log.append, name="records", remedy="Free some space")
     # More than fits, in records that are no divisor of the size of a page.
-    writes = [asyncio.create_task(writer.write({"number": number, "text": "x" * 3000})) for number in range(18)]
-    await until(lambda: writer.is_waiting)
+    writes = [asyncio.create_task(writer.put({"number": number, "text": "x" * 3000})) for number in range(18)]
+    await until(lambda: writer.is_stuck)
     assert 0 < path.read_bytes().count(b"\n") < 18
     assert not all(write.done() for write in writes)
     other.unlink()
     await asyncio.gather(*writes)
-    await writer.finish(log.close)
+    await writer.close(log.close)
     numbers = [json.loads(line)["number"] for line in path.read_bytes().splitlines()]
     assert numbers == list(range(18))
-    assert writer.lost == 0 and not writer.is_waiting
+    assert writer.lost == 0 and not writer.is_stuck
     assert (
         "The disk of the records is unavailable ([Errno 28] No space left on device); Free some space." in caplog.text
     )
@@ -79,25 +79,34 @@ class SlowDisk:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def end_during_the_first_attempt(disk: SlowDisk) -> PatientWriter:
-    writer = PatientWriter(disk.append, name="groups", remedy="free some space")
-    writing = asyncio.ensure_future(writer.write({}))
+async def end_during_the_first_attempt(disk: SlowDisk) -> tuple[DiskQueue, bool]:
+    writer = DiskQueue(disk.append, name="groups", remedy="free some space")
+    writing = asyncio.ensure_future(writer.put({}))
     await asyncio.to_thread(disk.begun.wait, 60)
-    writer.stop_waiting()
+    writer.stop()
     disk.answers.set()
-    await writing
-    return writer
+    return writer, await writing
 
 
 async def test_an_attempt_that_began_before_the_end_is_not_the_last() -> None:
     disk = SlowDisk()
-    writer = await end_during_the_first_attempt(disk)
-    assert (disk.calls, writer.lost) == (2, 0)
+    writer, is_written = await end_during_the_first_attempt(disk)
+    assert (disk.calls, writer.lost, is_written) == (2, 0, True)
 
 
 async def test_a_disk_that_stays_full_is_tried_once_more_and_no_longer() -> None:
     disk = SlowDisk()
     disk.stays_full = True
-    with pytest.raises(OSError, match="No space left"):
-        await end_during_the_first_attempt(disk)
-    assert disk.calls == 2
+    writer, is_written = await end_during_the_first_attempt(disk)
+    assert (disk.calls, writer.lost, is_written) == (2, 1, False)
+
+
+async def test_a_record_that_is_no_json_is_an_error_of_its_caller_and_others_are_written(tmp_path: Path) -> None:
+    log = AppendLog(tmp_path / "records.jsonl")
+    queue = DiskQueue(log.append, name="records", remedy="")
+    wrong = asyncio.ensure_future(queue.put({"number": object()}))
+    assert await queue.put({"number": 1})
+    with pytest.raises(TypeError):
+        await wrong
+    await queue.close(log.close)
+    assert json.loads(log.path.read_text()) == {"number": 1}

@@ -1,9 +1,9 @@
-"""Convert an Group to the types that Atropos' hooks exchange, and back: items, rollout dicts, and ScoredDataGroup.
+"""The only conversions between our records and the types that Atropos' hooks exchange.
 
-    Group <──> item                     get_next_item, collect_trajectories
-    Group, completions <──> rollouts    score: one dict for each completion
-    Group ──> ScoredDataGroup           what score returns
-    ScoredDataGroup ──> Group           the scores that a subclass has changed
+    Problem, prompt ──> item ──> Group        get_next_item, collect_trajectories
+    Group <──> rollouts                       score: one dict for each completion, with the keys of the original
+    Group ──> ScoredDataGroup                 what score returns
+    ScoredDataGroup ──> rollouts of a Group   the scores that a subclass has changed
 
 An item is a tuple `(prompt_messages, rg_item, dataset)`:
 
@@ -11,8 +11,7 @@ An item is a tuple `(prompt_messages, rg_item, dataset)`:
     rg_item            the item as reasoning-gym made it
     dataset            an object with `score_answer(answer, entry)`
 
-In our own items, the dataset object carries the Group. So the pipeline finds the Group again when a hook returns
-the item.
+The hooks exchange no records of ours. A group is found again by its sequences, so a subclass may make new dicts.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ TestItem: TypeAlias = tuple[dict[str, Any], Any]
 class ProblemDataset:
     """The dataset of an item, with the method `score_answer` that hooks of Atropos environments call.
 
-    It carries the group of the item. The first call of `score_answer` builds the dataset of reasoning-gym.
+    It carries the problem of the item. The first call of `score_answer` builds the dataset of reasoning-gym.
     """
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.name = group.problem.task
-        self.config = group.problem.config
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.name = problem.task
+        self.config = problem.config
         self._dataset: Any = None
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
@@ -54,42 +53,38 @@ class ProblemDataset:
         Raises what the verifier raises.
         """
         if self._dataset is None:
-            self._dataset = library.create_dataset(self.name, seed=self.group.problem.seed, size=1, **self.config)
+            self._dataset = library.create_dataset(self.name, seed=self.problem.seed, size=1, **self.config)
         return float(self._dataset.score_answer(answer=answer, entry=entry))
 
 
-def item_of(group: Group) -> Item:
-    """The item of a group."""
-    messages = tuple(tuple(message.items()) for message in group.messages)
-    return messages, group.problem.entry, ProblemDataset(group)
+def item_of(problem: Problem, messages: Sequence[Mapping[str, str]]) -> Item:
+    """The item of a problem, with these messages as its prompt."""
+    return tuple(tuple(message.items()) for message in messages), problem.entry, ProblemDataset(problem)
 
 
-def group_of(item: Any, answer_format: AnswerFormat = AnswerFormat.TAGS) -> Group:
-    """The group of an item. An item that this package has not made gets a new group, with answers in `answer_format`.
+def drawn_problem(item: Any) -> Problem | None:
+    """The problem of an item that the item stream has made; None for any other item."""
+    dataset = item[-1] if isinstance(item, Sequence) and item else None
+    return dataset.problem if isinstance(dataset, ProblemDataset) else None
+
+
+def group_of(item: Any, answer_format: AnswerFormat) -> Group:
+    """A new group for an item. If this package has not made the item, its answers are in `answer_format`.
 
     `get_next_item` of a subclass may have changed the prompt or the entry of our item. Then the group has them.
     """
-    given_messages, entry, dataset = item
-    messages = [dict(message) for message in given_messages]
-    problem = problem_of(entry, dataset, answer_format)
-    if not isinstance(dataset, ProblemDataset):
-        return Group(problem, messages)
-    group = dataset.group
-    group.problem = problem
-    group.messages = messages or group.messages
-    return group
+    messages, entry, dataset = item
+    return Group(problem_of(entry, dataset, answer_format), [dict(message) for message in messages])
 
 
-def rollout_dicts(item: Item, group: Group, completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """The completions of an item as `score` takes them, one dict for each.
+def rollout_dicts(item: Item, group: Group) -> list[dict[str, Any]]:
+    """The completions of a group as `score` takes them: one dict for each, with the keys of the original environment.
 
-    Each dict has the keys of the original environment: `messages` (prompt and completion), `rg_item`, `dataset_obj`,
-    `finish_reason`, `tokens`, `masks` and `logprobs`. It also has the `group`, and `invalid_reason` and `sampled_at`
-    of the completion.
+    The last of the `messages` is the completion.
     """
     _, entry, dataset = item
     rollouts = []
-    for completion in completions:
+    for completion in group.completions:
         reply = {"role": "assistant", "content": completion.text}
         rollout = {
             "messages": (*group.messages, reply),
@@ -99,9 +94,6 @@ def rollout_dicts(item: Item, group: Group, completions: Sequence[Completion]) -
             "tokens": completion.tokens,
             "masks": completion.masks,
             "logprobs": completion.logprobs,
-            "invalid_reason": completion.invalid_reason,
-            "sampled_at": completion.sampled_at,
-            "group": group,
         }
         rollouts.append(rollout)
     return rollouts
@@ -109,30 +101,56 @@ def rollout_dicts(item: Item, group: Group, completions: Sequence[Completion]) -
 
 def group_of_dicts(
     rollouts: Sequence[Mapping[str, Any]],
+    groups: Sequence[Group],
     answer_format: AnswerFormat,
-) -> tuple[Group, list[Completion]]:
-    """The group and the completions of rollout dicts of one item. The last message of each dict is the completion.
+) -> Group:
+    """The group of rollout dicts of one item, with their completions: one of `groups`, or a new group.
 
-    The completions of an item that this package has not made have their answers in `answer_format`.
+    A subclass may have made the dicts, or changed the texts and the entry in ours. What the server said of a sequence
+    besides, the group still knows.
     """
     first = rollouts[0]
-    group = first.get("group")
-    if group is None:
-        group = group_of((first["messages"][:-1], first["rg_item"], first["dataset_obj"]), answer_format)
-    return group, [completion_of(rollout) for rollout in rollouts]
+    problem = problem_of(first["rg_item"], first["dataset_obj"], answer_format)
+    found = group_with([rollout["tokens"] for rollout in rollouts], groups)
+    sampled = [] if found is None else found.completions
+    if found is None or found.rollouts:
+        group = Group(problem, [dict(message) for message in first["messages"][:-1]])
+    else:
+        group = found
+        group.problem = problem
+    group.completions = [_completion_of(rollout, sampled) for rollout in rollouts]
+    return group
 
 
-def completion_of(rollout: Mapping[str, Any]) -> Completion:
-    """The completion of a rollout dict."""
-    return Completion(
-        text=str(rollout["messages"][-1]["content"]),
-        tokens=_as_list(rollout["tokens"]),
-        masks=_as_list(rollout["masks"]),
-        logprobs=rollout.get("logprobs"),
-        finish_reason=str(rollout.get("finish_reason") or "stop"),
-        invalid_reason=rollout.get("invalid_reason"),
-        sampled_at=rollout.get("sampled_at"),
-    )
+def _completion_of(rollout: Mapping[str, Any], sampled: Sequence[Completion]) -> Completion:
+    """The completion of a rollout dict. Among those that were `sampled`, it is the one with the same tokens."""
+    completion = _with_tokens(sampled, rollout["tokens"])
+    text = str(rollout["messages"][-1]["content"])
+    finish_reason = str(rollout.get("finish_reason") or "stop")
+    logprobs = rollout.get("logprobs")
+    if completion is not None:
+        return dataclasses.replace(completion, text=text, logprobs=logprobs, finish_reason=finish_reason)
+    return Completion(text, _as_list(rollout["tokens"]), _as_list(rollout["masks"]), logprobs, finish_reason)
+
+
+def group_with(sequences: Sequence[Any], groups: Sequence[Group]) -> Group | None:
+    """The group that has most of these sequences. If no group has any, the only group; None if there are several."""
+    if len(groups) == 1:
+        return groups[0]
+    counts = [sum(_with_tokens(group.completions, tokens) is not None for tokens in sequences) for group in groups]
+    most = max(counts, default=0)
+    return groups[counts.index(most)] if most else None
+
+
+def _with_tokens(completions: Sequence[Completion], tokens: Any) -> Completion | None:
+    """The completion with these tokens. The same list is found without a look at its tokens."""
+    for completion in completions:
+        if completion.tokens is tokens:
+            return completion
+    for completion in completions:
+        if completion.tokens == tokens:
+            return completion
+    return None
 
 
 def _as_list(values: Sequence[int]) -> list[int]:
@@ -147,7 +165,7 @@ def problem_of(entry: dict[str, Any], dataset: Any, answer_format: AnswerFormat 
     Raises EnvironmentSetupError for another object.
     """
     if isinstance(dataset, ProblemDataset):
-        problem = dataset.group.problem
+        problem = dataset.problem
         return problem if entry is problem.entry else dataclasses.replace(problem, entry=entry)
     dataset = getattr(dataset, "dataset", dataset)
     config = getattr(dataset, "config", None)
@@ -213,20 +231,14 @@ def take_scores(rollouts: Sequence[Rollout], payload: Mapping[str, Any]) -> list
 
     A sequence that is not among the rollouts is skipped.
     """
-    by_identity = {id(rollout.completion.tokens): rollout for rollout in rollouts}
+    completions = [rollout.completion for rollout in rollouts]
     found = []
     for tokens, score in zip(payload["tokens"], payload["scores"], strict=True):
-        rollout = by_identity.get(id(tokens)) or _with_tokens(rollouts, tokens)
-        if rollout is not None:
+        completion = _with_tokens(completions, tokens)
+        if completion is not None:
+            rollout = next(rollout for rollout in rollouts if rollout.completion is completion)
             found.append(rollout if rollout.reward == score else dataclasses.replace(rollout, reward=float(score)))
     return found
-
-
-def _with_tokens(rollouts: Sequence[Rollout], tokens: Any) -> Rollout | None:
-    for rollout in rollouts:
-        if rollout.completion.tokens == tokens:
-            return rollout
-    return None
 
 
 def rollouts_scored_elsewhere(completions: Sequence[Completion], payload: Mapping[str, Any]) -> list[Rollout]:

@@ -9,12 +9,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.prompts import RequestParameters, build_messages
 from reasoning_gym_environment.inference.servers import Reply
-from reasoning_gym_environment.items import group_of
-from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
@@ -39,17 +38,19 @@ async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv, m
     item = await env.get_next_item()
     right = RIGHT.format(answer=item[1]["answer"])
     replies = iter([WRONG, None, right, right])
-    payload, _ = await env.collect_trajectories(item)
-    group = group_of(item)
-    assert {rollout.completion.sampled_at for rollout in group.rollouts} == {3, 20}
-    assert (group.sampled_at, group.scored_at) == (3, 20)
-
-    # From its age the client of run-api sees whether the group is too old for the trainer.
-    delivered: list[Any] = []
-    monkeypatch.setattr(env.run.api, "deliver", lambda _, sampled_at, __: delivered.append(sampled_at))
+    put = AsyncMock(return_value=GroupOutcome.SENT)
+    monkeypatch.setattr(env.run.api, "put", put)
+    async with env.run.ledger.attempt(item, 3) as attempt:
+        payload, _ = await env.collect_trajectories(item)
+        [group] = attempt.groups
+        assert {completion.sampled_at for completion in group.completions} == {3, 20}
+        assert (group.sampled_at, group.scored_at) == (3, 20)
+        # From its age the client of run-api sees whether the group is too old for the trainer.
+        await env.handle_send_to_api(payload, item)
     await env.handle_send_to_api(payload, item)
-    await env.handle_send_to_api(payload)
-    assert delivered == [3, None], "a group of unknown age counts as new"
+    ages = [call.args[1] for call in put.await_args_list]
+    assert ages == [3, None], "a group of unknown age counts as new"
+    assert outcomes(env) == {GroupOutcome.SENT.value: 1}
 
 
 @pytest.mark.parametrize(("trainer", "last"), [(-1, 1.0), (5000, 1.0), (200, 0.5), (101, 0.0)])
@@ -69,33 +70,67 @@ async def test_the_length_penalty_follows_a_lower_limit_of_the_trainer(
         assert group["scores"] == pytest.approx([1.0, last], abs=0.02)
 
 
-async def test_every_attempt_ends_in_one_outcome(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+# --- how an attempt ends
+
+
+async def test_a_cancelled_attempt_gives_its_item_back(ready_env: ReadyEnv) -> None:
     env = await ready_env()
-    waits = asyncio.Event()
-
-    async def ask(prompt: Any, sampling: Any, **_: Any) -> list[Completion]:
-        await waits.wait()
-        return []
-
-    monkeypatch.setattr(env.inference, "complete", ask)
     item = await env.get_next_item()
-    attempt = asyncio.ensure_future(env.collect_trajectories(item))
-    await asyncio.sleep(0.01)
+
+    async def wait() -> None:
+        async with env.run.ledger.attempt(item, 0):
+            await asyncio.Event().wait()
+
+    attempt = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
     attempt.cancel()
     await asyncio.gather(attempt, return_exceptions=True)
-    # Whoever cancelled it may not know that the attempt has requeued its item.
-    env.pipeline.abandon(group_of(item))
     assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
     again = await env.get_next_item()
     while again[1] != item[1]:
         again = await env.get_next_item()
 
 
+async def test_an_attempt_that_is_left_without_a_word_gives_its_item_back(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
+    async with env.run.ledger.attempt(await env.get_next_item(), 0):
+        pass
+    assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
+    assert [draw.index for draw in env.run.stream.ledger.waiting] == [0]
+
+
+async def test_an_error_is_the_end_of_one_attempt_and_a_sent_group_stays_sent(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
+    async with env.run.ledger.attempt(await env.get_next_item(), 0):
+        raise ValueError("before")
+    async with env.run.ledger.attempt(await env.get_next_item(), 0) as attempt:
+        attempt.conclude(GroupOutcome.SENT)
+        raise ValueError("after")
+    assert outcomes(env) == {GroupOutcome.FAULT.value: 1, GroupOutcome.SENT.value: 1}
+    assert env.run.failures.counts == {"error_in_the_environment": 1, "error_after_a_group": 1}
+    assert not env.run.stream.ledger.handed_out and not env.run.stream.ledger.waiting
+
+
+async def test_an_error_that_nothing_can_mend_ends_the_run_and_gives_the_item_back(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
+    with pytest.raises(EnvironmentSetupError):
+        async with env.run.ledger.attempt(await env.get_next_item(), 0):
+            raise EnvironmentSetupError("set another server")
+    assert [draw.index for draw in env.run.stream.ledger.waiting] == [0]
+
+
+async def test_hooks_without_an_attempt_only_compute(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
+    item = await env.get_next_item()
+    assert await env.score([rollout(item, RIGHT), rollout(item, WRONG)]) is not None
+    assert not outcomes(env)
+    assert list(env.run.stream.ledger.handed_out) == [0]
+
+
 async def test_a_caller_s_own_item_that_is_too_long_is_no_failure_of_the_stream(ready_env: ReadyEnv) -> None:
     env = await ready_env(include_tasks="gcd", max_token_length=2048)
     dataset: Any = library.create_dataset("lcm", seed=1, size=1)
-    messages = build_messages("word " * 3000)
-    assert await env.collect_trajectories((messages, dataset[0], dataset)) == (None, [])
+    await ServeLoop(env)._make_group((build_messages("word " * 3000), dataset[0], dataset))
     assert outcomes(env) == {GroupOutcome.TOO_LONG.value: 1}
     assert not env.run.stream.skipped and not env.run.failures.counts
 
@@ -106,8 +141,8 @@ async def test_a_caller_s_own_item_without_completions_is_dropped(
     env = await ready_env(include_tasks="gcd")
     dataset: Any = library.create_dataset("lcm", seed=1, size=1)
     monkeypatch.setattr(env.inference, "complete", AsyncMock(side_effect=InferenceError("no reply")))
-    item = (build_messages(dataset[0]["question"]), dataset[0], dataset)
-    assert await env.collect_trajectories(item) == (None, [])
+    await ServeLoop(env)._make_group((build_messages(dataset[0]["question"]), dataset[0], dataset))
+    assert outcomes(env) == {GroupOutcome.INFERENCE_FAILED.value: 1}
     assert env.run.failures.counts == {"item_dropped": 1}
 
 

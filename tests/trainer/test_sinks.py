@@ -1,0 +1,99 @@
+"""The file of groups of `serve`: a disk that hangs or refuses groups costs lines of this file, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from reasoning_gym_environment.storage import disk_queue
+from reasoning_gym_environment.storage.append_log import AppendLog
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+from reasoning_gym_environment.trainer.sinks import MOST_WAITING, NOT_WRITTEN, TrainerSink
+from reasoning_gym_environment.utils.resilience import RepeatedEvents
+from testing.process_table import until
+
+
+@pytest.fixture
+def failures() -> RepeatedEvents:
+    return RepeatedEvents(logging.getLogger(__name__))
+
+
+def sink_of(path: Path | None, failures: RepeatedEvents) -> TrainerSink:
+    """A sink whose run-api takes every group immediately."""
+    api: Any = SimpleNamespace(put=AsyncMock(return_value=GroupOutcome.SENT))
+    return TrainerSink(api, None if path is None else str(path), failures)
+
+
+async def put(sink: TrainerSink, number: int) -> None:
+    assert await sink.put({"number": number}, None, sampled_at=None, to_api=True) is GroupOutcome.SENT
+
+
+def numbers_in(path: Path) -> list[int]:
+    return [json.loads(line)["number"] for line in path.read_text().splitlines()]
+
+
+async def test_a_disk_that_hangs_stops_nothing(
+    tmp_path: Path, failures: RepeatedEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    append = AppendLog.append
+
+    def append_later(log: AppendLog, record: dict[str, Any]) -> None:
+        hangs.wait()
+        append(log, record)
+
+    monkeypatch.setattr(AppendLog, "append", append_later)
+    path = tmp_path / "groups.jsonl"
+    sink = sink_of(path, failures)
+    for number in range(MOST_WAITING + 3):
+        await put(sink, number)
+        await asyncio.sleep(0)
+    assert failures.counts[NOT_WRITTEN] == 3
+    hangs.set()
+    await sink.close()
+    assert numbers_in(path) == list(range(MOST_WAITING))
+    await sink.close()
+
+
+async def test_groups_wait_for_a_disk_that_refuses_them(
+    tmp_path: Path, failures: RepeatedEvents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
+    folder = tmp_path / "folder"
+    folder.write_text("a file is in the way")
+    sink = sink_of(folder / "groups.jsonl", failures)
+    for number in range(2):
+        await put(sink, number)
+    await until(lambda: "The disk of the groups is unavailable" in caplog.text)
+    folder.unlink()
+    await until(lambda: "The disk of the groups is back" in caplog.text)
+    await sink.close()
+    assert numbers_in(folder / "groups.jsonl") == [0, 1]
+    assert not failures.counts
+
+
+async def test_groups_that_a_disk_has_not_taken_at_the_end_are_reported(
+    tmp_path: Path, failures: RepeatedEvents
+) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("a file is in the way")
+    sink = sink_of(folder / "groups.jsonl", failures)
+    await put(sink, 0)
+    await asyncio.sleep(0)
+    await sink.close()
+    assert failures.counts[NOT_WRITTEN] == 1 and "groups.jsonl" in failures.last_detail
+
+
+async def test_without_a_path_nothing_is_written(failures: RepeatedEvents) -> None:
+    sink = sink_of(None, failures)
+    await put(sink, 0)
+    await sink.close()
+    assert not failures.counts

@@ -1,0 +1,3 @@
+from typing import Any
+
+def display_metrics_table(task_name: str, metrics: dict[str, Any], start_time: float, end_time: float) -> None: ...
