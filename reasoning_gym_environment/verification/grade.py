@@ -40,6 +40,10 @@ CHECK_ERRORS = (
 """Errors that a check may raise for hostile text. The answer is wrong then."""
 
 
+class UnreadableItemError(Exception):
+    """The check of a task cannot read an item, whatever the answer is."""
+
+
 def _check_of_readings(check: Check, is_short: bool, entry: Entry, answer: str) -> bool:
     """Whether an answer is right as it stands, or without a label such as `The GCD is` or a remark in brackets."""
     error: Exception | None = None
@@ -82,7 +86,7 @@ def grade(
     """The decision of `check`, and with `needs_native` reasoning-gym's own score. Without a check, that score decides.
 
     A format for which the verifier raises an error counts 0. The status is VERIFIER_ERROR if no format could be scored
-    and there is no check.
+    and there is no check. Raises UnreadableItemError.
     """
     if check is not None and not needs_native:
         is_right, reason = _decision(check, entry, answer)
@@ -100,14 +104,27 @@ def grade(
 
 
 def _decision(check: Check, entry: Entry, answer: str) -> tuple[bool, str]:
-    """Whether the answer is right, and the reason."""
+    """Whether the answer is right, and the reason. Raises UnreadableItemError."""
     try:
         is_right = check(entry, answer)
     except ValueError as error:
         return False, str(error)
     except CHECK_ERRORS as error:
+        _check_item(check, entry)
         return False, f"{type(error).__name__}: {error}"
     return is_right, "right" if is_right else "not the right answer"
+
+
+def _check_item(check: Check, entry: Entry) -> None:
+    """Raise UnreadableItemError if the check raises an error for the item's own answer too."""
+    key = entry.get("answer")
+    try:
+        if key is not None:
+            check(entry, str(key))
+    except (AttributeError, LookupError, TypeError) as error:
+        raise UnreadableItemError(f"the item cannot be read: {_error_and_its_place(error)}") from error
+    except CHECK_ERRORS:
+        return
 
 
 def _native_score(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tuple[float | None, str]:

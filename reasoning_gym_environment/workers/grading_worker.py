@@ -31,7 +31,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import is_of_library
 from ..verification.entries import task_of
 from ..verification.forms import FORMS
-from ..verification.grade import Verifier, check_for, grade
+from ..verification.grade import UnreadableItemError, Verifier, check_for, grade
 from .confinement import RESULT_FD, ChildConfinement, Layers, MemoryMeter
 from .datasets import DatasetCache
 from .protocol import RECORD_SIZE, ProtocolError, pack_record, unpack_record
@@ -153,10 +153,14 @@ class GradingWork(Work):
         check = check_for(request.task, request.entry) if self._start.strict else None
 
         def grade_answer(answer: str) -> Verdict:
-            return _contained(
-                dataset.score_answer,
-                lambda verifier: grade(verifier, request.entry, answer, check, needs_native=self._start.needs_native),
-            )
+            needs_native = self._start.needs_native
+            try:
+                return _contained(
+                    dataset.score_answer,
+                    lambda verifier: grade(verifier, request.entry, answer, check, needs_native=needs_native),
+                )
+            except UnreadableItemError as error:
+                return Verdict(0.0, VerdictStatus.CRASHED, detail=str(error))
 
         return grade_answer
 
@@ -384,7 +388,9 @@ def _warm_up() -> None:
     for check in FORMS.values():
         for text in _COMMON_NOTATIONS:
             entry = {"question": "", "answer": text, "metadata": {}}
-            _contained(lambda answer, entry: 0.0, partial(grade, entry=entry, answer=text, check=check))
+            # Some forms need more of an item than this.
+            with contextlib.suppress(UnreadableItemError):
+                _contained(lambda answer, entry: 0.0, partial(grade, entry=entry, answer=text, check=check))
 
 
 def _equivalent(answer: str, entry: dict[str, Any]) -> float:

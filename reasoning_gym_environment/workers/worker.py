@@ -27,7 +27,7 @@ from . import confinement
 from .confinement import WORKER_MEMORY_BYTES, Layers, MemoryMeter
 from .protocol import Channel, Imports, UnreadableMessageError, open_channel
 
-KEPT_MEMORY_BYTES = 512 << 20
+KEPT_MEMORY_BYTES = WORKER_MEMORY_BYTES // 2
 """A worker ends when it keeps this much more memory after a reply than it had at its start."""
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import HeldOut, Tasks
+from reasoning_gym_environment.integrations import openenv
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.support import PATIENCE_S
 from tests.integrations.completions import SETTINGS, TASKS, Group, all_groups
@@ -111,6 +113,49 @@ async def test_levels_follow_the_rewards_of_groups_and_of_single_sessions(sums: 
             alone.append(observation["level"])
             await first.step(right_answer(observation))
     assert 0 == levels[0] < levels[-1] < alone[-1], (levels, alone)
+
+
+class PretendedStream:
+    """Counts the questions that it draws, and remembers the rewards that it observes."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self.observed: list[list[float | None]] = []
+
+    def next(self) -> Any:
+        self.drawn += 1
+        return SimpleNamespace(is_of_stream=True, number=self.drawn)
+
+    def observe(self, problem: Any, rewards: list[float | None]) -> None:
+        self.observed.append(list(rewards))
+
+
+def test_groups_that_lack_sessions_end_and_their_names_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = PretendedStream()
+    shared = openenv.SharedQuestions(stream)  # type: ignore[arg-type]
+    for number in range(3000):
+        question = shared.join(f"group {number}", 8)
+        shared.finish(question, 1.0)
+    assert len(shared._incomplete) == openenv.MOST_INCOMPLETE
+    assert stream.observed == [[1.0]] * (3000 - openenv.MOST_INCOMPLETE)
+    monkeypatch.setattr(openenv, "MOST_WAIT_S", 0.0)
+    abandoned = shared.join("a group", 2)
+    stranger = shared.join("a group", 2)
+    assert abandoned is not stranger and len(shared._incomplete) == 1
+    stream.observed.clear()
+    shared.finish(abandoned, 0.5)
+    assert stream.observed == [[0.5]]
+
+
+async def test_a_session_needs_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENENV_TEST_TOKEN", "secret")
+    with serving("--tasks", "chain_sum", "--token-env", "OPENENV_TEST_TOKEN") as address:
+        for headers in (None, {"Authorization": "Bearer secre"}):
+            with pytest.raises(ConnectionError):
+                async with GenericEnvClient(base_url=address, headers=headers) as env:
+                    await env.reset()
+        async with GenericEnvClient(base_url=address, headers={"Authorization": "Bearer secret"}) as env:
+            assert (await env.reset()).observation["messages"]
 
 
 async def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path) -> None:

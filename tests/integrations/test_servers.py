@@ -190,7 +190,12 @@ def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker() -> None:
     parts = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "countdown")]
     with Tasks("composite", task_overrides={"composite": {"datasets": parts}}) as tasks:
         client = TestClient(build_app(tasks))
-        for metadata in ({}, {"source_dataset": "no_such_task"}, {"source_dataset": ["chain_sum"]}):
+        for metadata in (
+            {},
+            {"source_dataset": "no_such_task"},
+            {"source_dataset": ["chain_sum"]},
+            {"source_dataset": "countdown"},
+        ):
             item = {"question": "?", "answer": "1", "metadata": metadata}
             group = {"task": "composite", "item": item, "completions": ["<answer>1</answer>"] * 2}
             for grade in client.post("/grade", json=[group]).json()[0]:

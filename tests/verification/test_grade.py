@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from reasoning_gym_environment.records import Verdict, VerdictStatus
 from reasoning_gym_environment.verification.forms import FORMS
-from reasoning_gym_environment.verification.grade import check_for, grade
+from reasoning_gym_environment.verification.grade import UnreadableItemError, check_for, grade
 
 ENTRY = {"question": "q", "answer": "5"}
 
@@ -99,6 +101,12 @@ def test_the_verifier_of_a_checked_task_runs_only_if_its_score_is_needed() -> No
     right = grade(verifier, ENTRY, "5", FORMS["chain_sum"], needs_native=False)
     assert (right, verifier.answers) == (Verdict(1.0), [])
     assert grade(Verifier(0.5), ENTRY, "5", needs_native=False) == Verdict(0.5, native=0.5)
+
+
+def test_an_item_of_which_no_answer_can_be_checked_is_unreadable_and_its_answers_are_not_wrong() -> None:
+    malformed = {"question": "q", "answer": "1+1", "metadata": {}}
+    with pytest.raises(UnreadableItemError, match="KeyError"):
+        grade(exact, malformed, "2", check_for("countdown", malformed))
 
 
 def test_the_check_of_a_composite_is_that_of_the_items_own_task() -> None:

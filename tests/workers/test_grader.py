@@ -137,7 +137,7 @@ async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_
 ) -> None:
     before = Counter(grader.metrics())
     for _ in range(3):
-        [kept] = await grader.grade(ATTACK_TASK, {"keeps": 600 << 20}, ENTRY, [RIGHT])
+        [kept] = await grader.grade(ATTACK_TASK, {"keeps": 1100 << 20}, ENTRY, [RIGHT])
         assert kept.value == 1.0
     [refused] = await grader.grade(ATTACK_TASK, {"keeps": 3 << 30}, ENTRY, [RIGHT])
     assert (refused.status, "MemoryError" in refused.detail) == (VerdictStatus.CRASHED, True)
