@@ -17,7 +17,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,7 @@ class _Demo:
         self._logs = Path(tempfile.mkdtemp(prefix="reasoning-gym-demo-"))
         self._api = f"http://127.0.0.1:{free_port()}"
         self._started = time.monotonic()
+        self._began_at = time.time()
         self._step = 0
 
     async def run(self) -> int:
@@ -116,7 +118,7 @@ class _Demo:
             reason = await self._train(learner)
             after = await self._evaluate(learner, "after")
         print(f"\nDone in {time.monotonic() - self._started:.0f} s. The training ended because {reason}.\n")
-        print_table(Output(), before_and_after(before, after, self._step))
+        print_table(Output(), before_and_after(before, after, self._step, self._last_levels()))
         return print_summary(before, after, learner.checks, self._options.dumps, self._logs)
 
     def _say(self, text: str) -> None:
@@ -147,6 +149,16 @@ class _Demo:
             serve = await stack.enter_async_context(running("reasoning_gym_environment", *command, log=log))
             await supervise(training, fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(serve, "serve", log))
         return training.result()
+
+    def _last_levels(self) -> dict[str, int]:
+        """The level of the newest group of each task."""
+        groups = []
+        for path in self._options.dumps.glob("*.jsonl"):
+            # The folder may have dumps of earlier runs.
+            if path.stat().st_mtime > self._began_at:
+                groups += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        groups.sort(key=itemgetter("scored_at_step", "index"))
+        return {group["task"]: group["level"] for group in groups}
 
     def _command(self, command: str, base_url: str, settings: dict[str, str]) -> list[str]:
         from .learner import TINY_MODEL
@@ -210,14 +222,17 @@ class _Demo:
 # --- the summary
 
 
-def before_and_after(before: EvalResults, after: EvalResults, steps: int) -> Table:
-    """Share of right answers, with 95 % intervals, of all held-out questions and by task."""
+def before_and_after(before: EvalResults, after: EvalResults, steps: int, levels: Mapping[str, int]) -> Table:
+    """Share of right answers, with 95 % intervals, of all held-out questions and by task.
+
+    `levels` has the level of each task at the end. All tasks begin at level 0.
+    """
     table = Table(box=None, pad_edge=False)
-    for name in (f"{before.overall.questions} held-out questions", "before", f"after {steps} steps"):
+    for name in (f"{before.overall.questions} held-out questions", "before", f"after {steps} steps", "level"):
         table.add_column(name, justify="left" if not table.columns else "right")
-    table.add_row("all, right answers", _share(before.overall.exact), _share(after.overall.exact))
+    table.add_row("all, right answers", _share(before.overall.exact), _share(after.overall.exact), "")
     for was, now in zip(before.tasks, after.tasks, strict=True):
-        table.add_row(was.name, _share(was.exact), _share(now.exact))
+        table.add_row(was.name, _share(was.exact), _share(now.exact), f"0 to {levels.get(was.name, 0)}")
     return table
 
 

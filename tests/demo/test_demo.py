@@ -53,6 +53,7 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
     # Two steps neither reach the limit that the README names, nor teach the model anything.
     shown = [line for line in DEMO_OUTPUT.splitlines() if not re.search("limit of|learned|training: step", line)]
     assert len(shown) > 5 and [line for line in shown if not is_printed(line, text)] == []
+    assert len(re.findall(r"\] +0 to \d+$", text, re.MULTILINE)) == 3, "the level of each task at the end"
     assert list(Path(marker).glob("*.jsonl"))
     assert not processes_mentioning(marker)
 

