@@ -156,6 +156,8 @@ class Training:
             command += ["--gpu-memory-utilization", str(share)]
             environment["CUDA_VISIBLE_DEVICES"] = "0"
         else:
+            # Without a compilation, which takes minutes on a processor.
+            command += ["--enforce-eager"]
             environment |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
             environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(self.options.threads)}
         say("vLLM", f"starts with {self.model}; log: {log}")
@@ -180,11 +182,15 @@ class Training:
                 "--env.max_token_length", str(self.options.max_tokens), "--env.eval_temperature", "1.0",
                 "--env.num_eval_samples_per_task", str(self.options.questions),
                 "--env.eval_complexity", self.options.eval_complexity,
-                "--env.data_dir_to_save_evals", str(folder),
+                "--env.data_dir_to_save_evals", str(folder), *self.options.settings,
             ]  # fmt: skip
             run(command, log)
             (folder / "done").touch()
-        result = [line for line in log.read_text(encoding="utf-8").splitlines() if "Evaluation " in line]
+        result = [
+            line
+            for line in log.read_text(encoding="utf-8").splitlines()
+            if "Evaluation " in line and " completions of " in line
+        ]
         say("evaluate", f"{when} training: {result[-1].split('Evaluation ', 1)[1] if result else f'see {log}'}")
 
     def train(self) -> None:
@@ -201,7 +207,7 @@ class Training:
             "--env.batch_size", str(self.options.groups * self.options.group_size),
             "--env.total_steps", str(steps), "--env.steps_per_eval", str(steps + 1), "--env.use_wandb", "False",
             "--env.run_id", "train", "--env.data_dumps_dir", str(self.out / "dumps"), "--env.dump_rollouts", "True",
-            *self.options.serve_options,
+            *self.options.settings,
         ]  # fmt: skip
         trainer = [
             sys.executable, "-m", "examples.train.trainer", "--model", self.model, "--out", str(self.out),
@@ -258,7 +264,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m examples.train",
         description="Train a language model with GRPO: run-api, vLLM, serve and a trainer, with an evaluation before "
         "and after. The same command resumes a training that was stopped.",
-        epilog="Everything after -- is given to `serve`, such as: -- --env.complexity_mode random",
+        epilog="Everything after -- is given to `serve` and `evaluate`, such as: -- --env.complexity_mode random",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="name or folder, or `small`: SmolLM2-135M-Instruct of a package")
@@ -277,7 +283,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shuffle-rewards", action="store_true", help="a control, in which nothing can be learned")
     parser.add_argument("--port", type=int, default=9810, help="port of run-api; vLLM has the next one")
     parser.add_argument("--bin", type=Path, default=ROOT / ".venv" / "bin", help="folder of the project's commands")
-    parser.add_argument("serve_options", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("settings", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.cold_start is None:
         options.cold_start = SMALL_COLD_START if options.model == SMALL else 0

@@ -1,0 +1,54 @@
+"""The example trainer, as a person runs it on a processor, only shorter: `make test-servers` and the nightly tests.
+
+Its Python environment has vLLM and torch, and `serve` runs in ours.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from testing.support import running, wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(3600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv-llm" / "bin" / "python"
+LIMIT_S = 3000.0
+
+
+def command(out: Path, steps: int) -> list[str]:
+    """The small model is asked for plain text, because it never uses tags without a cold start of some minutes."""
+    sizes = ["--steps", str(steps), "--groups", "2", "--group-size", "4", "--questions", "2", "--cold-start", "0"]
+    module = ["-m", "examples.train", "--model", "small", "--tasks", "gcd,leg_counting", "--threads", "1"]
+    return [*module, *sizes, "--out", str(out), "--", "--env.answer_format", "text"]
+
+
+def steps_of(out: Path) -> list[int]:
+    steps = out / "steps.jsonl"
+    lines = steps.read_text("utf-8").splitlines() if steps.exists() else []
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_one_command_trains_stops_resumes_and_compares_before_with_after(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    log = tmp_path / "train.log"
+    with running(command(out, steps=50), log, ROOT, program=PYTHON) as stopped:
+        for stage in ("vLLM       is ready", "before training: "):
+            wait_for(lambda stage=stage: stage in log.read_text("utf-8"), stage)  # type: ignore[misc]
+        wait_for(lambda: steps_of(out), "a first step of the trainer")
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.wait(LIMIT_S) == 130, log.read_text("utf-8")
+    assert "the same command resumes" in log.read_text("utf-8")
+    made = max(steps_of(out))
+    second_log = tmp_path / "resumed.log"
+    with running(command(out, steps=made + 1), second_log, ROOT, program=PYTHON) as resumed:
+        assert resumed.wait(LIMIT_S) == 0, second_log.read_text("utf-8")
+    text = second_log.read_text("utf-8")
+    assert steps_of(out) == list(range(1, made + 2)), "no step is missing or stands twice"
+    assert "before training" not in text, "the questions before the training are asked once"
+    assert "after training: " in text
+    assert (out / "report.html").exists()
