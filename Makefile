@@ -76,14 +76,14 @@ test-libraries: $(VENV)/.installed-dev $(LIBRARIES:%=$(VENV)-%/.installed)
 	$(PYTEST) -m libraries --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
-	$(VENV)-llm/bin/python examples/train/model.py data/llm/model
+	$(VENV)-llm/bin/python -m examples.train.small_model data/llm/model
 	$(BIN)/python -m pytest -m servers --numprocesses 0
 
 test-slurm: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slurm --numprocesses 0 --durations 5
 
 llm: $(VENV)/.installed $(VENV)-llm/.installed
-	@echo "Now: $(VENV)-llm/bin/python examples/train/run.py --arm ours --minutes 10   (examples/train/README.md)"
+	@echo "Now: $(VENV)-llm/bin/python -m examples.train --model small   (examples/train/README.md)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
