@@ -349,6 +349,9 @@ class ServeLoop(GroupLoop):
         """The queue at run-api has no place for another group, and the trainer makes no step."""
         if self._status is None or not self._is_full or now() - self._stepped_at < LOOK_S:
             return None
+        if not self._run.api.may_send.is_set():
+            # The untrained model is being evaluated.
+            return None
         reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
         return Sign(
             f"The queue at run-api is full, and the trainer has made no step for {self._since_step}. If it waits for a "
