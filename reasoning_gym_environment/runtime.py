@@ -121,8 +121,8 @@ class Runtime:
     ) -> ItemSource:
         """A new item source. `too_long(question)` says why a question does not fit, or returns "" if it fits.
 
-        The item source excludes a task if a constant answer earns too much at each of its levels, unless the settings
-        include the task by its name.
+        The item source excludes a task if an answer without work earns too much at each of its levels, unless the
+        settings include the task by its name.
         """
         excluded = {}
         for task, ladder in self.ladders.items():
@@ -130,8 +130,8 @@ class Runtime:
                 excluded[task] = ladder.constant_answer
         if excluded:
             logger.info(
-                "Excluded from training, because a constant answer earns too much at each level: %s. To train on such "
-                "a task, name it in include_tasks.",
+                "Excluded from training, because an answer without work earns too much at each level: %s. To train on "
+                "such a task, name it in include_tasks.",
                 ", ".join(excluded),
             )
         catalog = self.catalog.without(excluded)

@@ -16,13 +16,14 @@ without a curriculum has a single level, its default config.
 
 At the end, the levels at which an answer without work earns too much are excluded: a constant, a copy, or what a cheap
 rule makes of the question (guessable.json). A level with a share above 0.3 is kept only if all levels have such a
-share, and a level with a share above a half only if all levels have that.
+share, and a level with a share above 0.55 only if all levels have that.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import COMPOSITE, PER_ITEM, config_class_of, defaults_of, fields_of
+from reasoning_gym_environment.verification.validators import VALIDATORS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "reasoning_gym_environment" / "data" / "levels.json"
@@ -244,15 +246,26 @@ seeds fail, most seeds take over five seconds, some seeds never end, or the ques
 # --- levels that an answer without work solves
 
 
+MANY_SOLUTIONS, ONE_SOLUTION = 0.05, 0.3
+"""The share of the items that an answer without work may solve, in tasks with many right answers and with one."""
+YES_OR_NO = 0.55
+"""The same if all levels of a task are above ONE_SOLUTION. A constant is right on about half of the questions that ask
+for yes or no, and they are worth asking."""
+DECISIVE_ITEMS = 100
+"""A share of fewer items excludes no level, because chance moves it too much."""
+
+
 def served_levels(task: str) -> Levels:
     """The usable levels without those at which an answer without work earns too much."""
     levels = usable_levels(task)
+    least = MANY_SOLUTIONS if task in VALIDATORS else ONE_SOLUTION
+    most = MANY_SOLUTIONS if task in VALIDATORS else YES_OR_NO
     guessed = {}
     for number, config in levels.configs.items():
         found = answer_without_work(task, config)
-        if found is not None:
+        if found["share"] > least and found["items"] >= DECISIVE_ITEMS:
             guessed[number] = found
-    useless = {number: found for number, found in guessed.items() if found["teaches_nothing"]}
+    useless = {number: found for number, found in guessed.items() if found["share"] > most}
     if len(useless) == len(levels.configs):
         levels.constant_answer = reason_of(next(iter(useless.values())))
         return levels
@@ -264,11 +277,18 @@ def served_levels(task: str) -> Levels:
     return levels
 
 
-def answer_without_work(task: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer without work that earns too much at this config; None if there is none."""
-    known = json.loads(GUESSABLE.read_text(encoding="utf-8"))["constants"].get(task, [])
-    plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
-    return next((found for found in known if found["config"] == plain), None)
+def answer_without_work(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The best answer without work at this config, as guessable.py has measured it."""
+    plain = json.loads(json.dumps(changed_fields(task, config)))
+    found: dict[str, Any] = next(level for level in measured_answers()[task] if level["config"] == plain)
+    return found
+
+
+@functools.cache
+def measured_answers() -> Mapping[str, list[dict[str, Any]]]:
+    """The best answer without work at each level of each task."""
+    measured: dict[str, list[dict[str, Any]]] = json.loads(GUESSABLE.read_text(encoding="utf-8"))["tasks"]
+    return measured
 
 
 def reason_of(found: Mapping[str, Any]) -> str:
@@ -282,12 +302,7 @@ def reason_of(found: Mapping[str, Any]) -> str:
 def entry_of(task: str) -> dict[str, Any]:
     """The levels of a task, as the file has them."""
     served = served_levels(task)
-    default = defaults_of(task)
-    levels = []
-    for config in served.configs.values():
-        # The text of a value also tells 1 from 1.0, and a tuple from a list.
-        levels.append({name: value for name, value in config.items() if repr(value) != repr(default[name])})
-    entry: dict[str, Any] = {"levels": levels}
+    entry: dict[str, Any] = {"levels": [changed_fields(task, config) for config in served.configs.values()]}
     if served.excluded:
         entry["excluded"] = [list(row) for row in served.excluded]
     if served.constant_answer:
@@ -295,6 +310,13 @@ def entry_of(task: str) -> dict[str, Any]:
     if task in NOTES:
         entry["note"] = NOTES[task]
     return entry
+
+
+def changed_fields(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in which a config differs from the default config of its task."""
+    default = defaults_of(task)
+    # The text of a value also tells 1 from 1.0, and a tuple from a list.
+    return {name: value for name, value in config.items() if repr(value) != repr(default[name])}
 
 
 def text_of(entries: Mapping[str, Mapping[str, Any]]) -> str:

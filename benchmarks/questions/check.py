@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tqdm import tqdm
 
-from benchmarks.questions.guessable import FIXED, LIMITED, RULES, is_right
+from benchmarks.questions.guessable import is_right
 from benchmarks.questions.solution import Solution, Solver, undecided
 from benchmarks.questions.table import RESULTS, write_table
 from reasoning_gym_environment.sampling.seeds import held_out_by
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.grade import CHECKS
 from reasoning_gym_environment.verification.questions import NOT_REPRODUCED, RUNS_PROGRAMS, is_sound, mended
 
@@ -58,8 +57,6 @@ FIRST_SEED = 40_000
 EXAMPLES = 2
 LATE_S = 10.0
 """The script gives up an item or a solution after this many seconds of processor time."""
-LOOK = 20
-"""After this many items, answers without work that were right on none of them are tried no longer."""
 
 Item = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 """Seed, item of the library, and item as it is served; None if strict training replaces the item."""
@@ -191,7 +188,6 @@ def check_level(task: str, solver: Solver, config: Mapping[str, Any], amount: Am
     contents = len({content(task, str(entry["question"])) for entry in served})
     if contents < found["questions"]:
         found["contents"] = contents
-    found["without_work"] = without_work(task, served, amount.seconds / 3)
     if why:
         found["why"] = dict(why.most_common(2))
     if examples:
@@ -204,31 +200,6 @@ def content(task: str, question: str) -> str:
     if task == "aiw":
         return re.sub(r"[A-Z][a-z]+", "Name", question)
     return held_out_by(question)
-
-
-def without_work(task: str, served: Sequence[Mapping[str, Any]], seconds: float) -> float:
-    """The largest share of the items on which an answer without work is right (see guessable.py).
-
-    A third of the items provides the answers to try, and the remaining items are the test.
-    """
-    sources = served[: len(served) // 3]
-    asked = served[len(sources) :]
-    known = Counter(right_answer(task, entry) or "" for entry in sources)
-    frequent = [answer for answer, _ in known.most_common(6 if task in LIMITED else 20) if answer]
-    tried: dict[str, Any] = {answer: answer for answer in (*frequent, *FIXED)}
-    tried |= RULES
-    hits: Counter[str] = Counter()
-    until = time.monotonic() + seconds
-    number = 0
-    for number, entry in enumerate(asked, start=1):
-        for name, answer in tried.items():
-            text = answer if isinstance(answer, str) else answer(str(entry["question"]))
-            hits[name] += bool(text) and is_right(task, entry, text)
-        if number == LOOK:
-            tried = {name: answer for name, answer in tried.items() if hits[name]}
-        if time.monotonic() > until and number >= LOOK // 2:
-            break
-    return round(max(hits.values(), default=0) / max(number, 1), 3)
 
 
 def main() -> None:

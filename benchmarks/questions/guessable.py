@@ -1,13 +1,13 @@
-"""Which levels pay an answer without work: python benchmarks/questions/guessable.py [TASK ...] [--seconds 30] [--write]
+"""Which levels pay an answer without work: python benchmarks/questions/guessable.py [TASK ...] [--items 200]
 
 An answer without work is a constant, an answer that was right to an item of another seed, or what a cheap rule makes of
-the question: a copy of its last lines, its last number, the last term of a sequence plus the last difference. At each
-level of a task, and at its default config, the answer without work that is right on the largest share of 200 items is
-measured (fewer, if they take longer than `--seconds` to make).
+the question: a copy of its last lines, the last term of a sequence plus the last difference, or one number of the
+question, to which a small number is added, from which it is subtracted, or with which it is multiplied.
 
-With --write, all shares above 0.3 (0.05 for a task with many right answers, which has a validator) go to guessable.json
-beside this file. benchmarks/facts/levels.py decides which levels training does not ask. Other tasks stay in the file
-as they are.
+At each level of a task, the script measures the answer without work that is right on the largest share of the items.
+It makes `--items` items, or fewer if they take more than `--seconds` of processor time. The shares go to guessable.json
+beside this file, after each task, so an interrupted run keeps its results. Other tasks stay in the file as they are.
+benchmarks/facts/levels.py decides which levels training does not ask, and table.py shows the shares.
 """
 
 from __future__ import annotations
@@ -22,32 +22,47 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.facts.levels import usable_levels
+from tqdm import tqdm
+
+from benchmarks.facts.levels import GUESSABLE, changed_fields, usable_levels
 from reasoning_gym_environment.commands.audit import CONSTANTS
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.verification.entries import right_answer
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
 from reasoning_gym_environment.verification.logic import short_formulas
 from reasoning_gym_environment.verification.questions import is_sound, mended
-from reasoning_gym_environment.verification.validators import VALIDATORS
 
-FILE = Path(__file__).with_name("guessable.json")
-ITEMS, SAMPLE, MOST_CANDIDATES = 200, 60, 60
-MANY_SOLUTIONS, ONE_SOLUTION, HALF = 0.05, 0.3, 0.5
-FIXED = [*CONSTANTS, "infeasible", "No", "Yes", "A", "B", "C", "A → B", "B → C", "A+1", "A+2", "A+3", "A+4", "fill A"]
-FIXED += [*short_formulas("PQRS"), "up", "down", "x", "0.5", "1/2", "undetermined", "Pass", "fill A, pour A->B"]
-FIXED += [json.dumps({str(n): 1 + n % colours for n in range(size)}) for colours in (2, 3, 4) for size in range(4, 12)]
+SOURCES, MOST_ANSWERS = 60, 60
+"""Answers without work are taken from this many items of another seed, and this many of them are tried."""
+LOOK = 40
+"""After this many items, constants that were right on none of them are tried no longer."""
+
+FIXED = (*CONSTANTS, "infeasible", "A", "B", "C", "up", "down", "x", "0.5", "1/2", "undetermined", "Pass")
+"""Constants that are tried in every task."""
+COLOURINGS = [{str(n): 1 + n % colours for n in range(size)} for colours in (2, 3, 4) for size in range(4, 12)]
+OF_TASK: Mapping[str, Sequence[str]] = {
+    "graph_color": [json.dumps(colouring) for colouring in COLOURINGS],
+    "jugs": ["fill A", "fill A, pour A->B"],
+    "propositional_logic": list(short_formulas("PQRS")),
+    "quantum_lock": ["A → B", "B → C"],
+    "rotten_oranges": ["-1"],
+    "survo": ["A+1", "A+2", "A+3", "A+4"],
+}
+"""Constants that can be right in a single task only."""
 LIMITED = {"rubiks_cube", "simple_integration", "intermediate_integration", "sokoban", "boxnet"}
 """Checks that take long: fewer answers are tried."""
 
+Rule = Callable[[str], str]
+"""From the text of a question to an answer; "" if the rule makes none of it."""
 
-# --- cheap rules: from the text of a question to an answer
+
+# --- cheap rules
 
 
 def last_lines(question: str) -> str:
@@ -66,7 +81,7 @@ def last_word(question: str) -> str:
     return question.split()[-1]
 
 
-def holes_with(sign: str) -> Callable[[str], str]:
+def holes_with(sign: str) -> Rule:
     """The grid of the question, with the same sign in each hole."""
 
     def fill(question: str) -> str:
@@ -75,45 +90,68 @@ def holes_with(sign: str) -> Callable[[str], str]:
     return fill
 
 
-def last_number(question: str) -> str:
-    """The last number."""
-    return (re.findall(r"-?\d+", question) or [""])[-1]
-
-
-def largest_number(question: str) -> str:
-    """The largest number."""
-    return max(re.findall(r"\d+", question) or [""], key=lambda digits: (len(digits), digits))
-
-
-def straight_on(question: str) -> str:
-    """The last term of a sequence, plus the difference to the term before it."""
-    terms = [int(digits) for digits in re.findall(r"-?\d+", question)]
-    return str(2 * terms[-1] - terms[-2]) if len(terms) > 1 else ""
-
-
-RULES: Mapping[str, Callable[[str], str]] = {
+RULES: Mapping[str, Rule] = {
     "a copy of the last lines of the question": last_lines,
     "a copy of the last grid of the question": last_grid,
     "the last word of the question": last_word,
     "a cross in each hole": holes_with("❌"),
     "a tick in each hole": holes_with("✅"),
-    "the last number of the question": last_number,
-    "the largest number of the question": largest_number,
-    "the last term plus the last difference": straight_on,
 }
+
+
+# --- cheap rules for numbers
+
+
+PLACES: Mapping[str, Callable[[list[int]], int]] = {
+    "the first number": lambda numbers: numbers[0],
+    "the second number": lambda numbers: numbers[1],
+    "the third number": lambda numbers: numbers[2],
+    "the last number": lambda numbers: numbers[-1],
+    "the last number but one": lambda numbers: numbers[-2],
+    "the largest number": max,
+    "the smallest number": min,
+}
+SMALL = range(1, 11)
+"""The small numbers with which a number of the question is changed."""
+
+
+def made_of_numbers(question: str) -> Iterator[tuple[str, int]]:
+    """What the cheap rules make of the numbers of a question: pairs of a rule and its result."""
+    numbers = [int(digits) for digits in re.findall(r"-?\d{1,30}", question)]
+    if len(numbers) > 1:
+        yield "the last term plus the last difference", 2 * numbers[-1] - numbers[-2]
+    for name, place in PLACES.items():
+        try:
+            number = place(numbers)
+        # The question has fewer numbers.
+        except (IndexError, ValueError):
+            continue
+        yield name, number
+        for small in SMALL:
+            yield f"{name} plus {small}", number + small
+            yield f"{name} minus {small}", number - small
+            yield f"{name} times {small}", number * small
 
 
 # --- measuring
 
 
-def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: float) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Amount:
+    """Limits for the items of a level: their number, and the seconds of processor time to make them."""
+
+    items: int
+    seconds: float
+
+
+def items(task: str, config: Mapping[str, Any], seed: int, amount: Amount) -> Iterator[dict[str, Any]]:
     """Items as strict training makes them."""
     # decimal_arithmetic sets the precision of the whole process.
     decimal.setcontext(decimal.DefaultContext.copy())
-    dataset = library.create_dataset(task, **{**config, "seed": seed, "size": most})
-    until = time.monotonic() + seconds
-    for index in range(most):
-        if time.monotonic() > until:
+    dataset = library.create_dataset(task, **{**config, "seed": seed, "size": amount.items})
+    until = time.process_time() + amount.seconds
+    for index in range(amount.items):
+        if time.process_time() > until:
             return
         try:
             entry = dataset[index]
@@ -128,64 +166,88 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
 def is_right(task: str, entry: Mapping[str, Any], answer: str) -> bool:
     """Whether training pays the answer."""
     try:
-        return bool(CHECKS[task](entry, answer))
+        return bool(answer) and bool(CHECKS[task](entry, answer))
     except CHECK_ERRORS:
         return False
 
 
-def measure(task: str, config: Mapping[str, Any], seconds: float) -> tuple[float, str, int]:
-    """The best answer without work at one config: its share of the items, what it is, how many items."""
-    known = Counter(right_answer(task, entry) or "" for entry in items(task, config, 8001, SAMPLE, seconds / 3))
-    tried = [answer for answer, _ in known.most_common(6 if task in LIMITED else MOST_CANDIDATES) if answer]
-    asked = list(items(task, config, 9001, ITEMS, seconds))
-    shares = {answer: _share(task, asked, [answer] * len(asked)) for answer in dict.fromkeys([*tried, *FIXED])}
-    for name, rule in RULES.items():
-        shares[name] = _share(task, asked, [rule(str(entry["question"])) for entry in asked])
-    best = max(shares, key=shares.__getitem__)
-    return shares[best], best, len(asked)
-
-
-def _share(task: str, asked: Sequence[dict[str, Any]], answers: Sequence[str]) -> float:
-    hits = sum(is_right(task, entry, answer) for entry, answer in zip(asked, answers, strict=True) if answer)
-    return hits / max(len(asked), 1)
-
-
-def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
-    limit = MANY_SOLUTIONS if task in VALIDATORS else ONE_SOLUTION
-    levels = usable_levels(task).configs.items()
-    found = []
-    for number, config in [(None, config_of(task, {})), *levels]:
-        with contextlib.redirect_stdout(io.StringIO()):
-            share, answer, count = measure(task, config, seconds)
-        name = "default" if number is None else f"level {number}"
-        print(f"{task}, {name}: {share:.3f} of {count}  {answer[:60]!r}", file=sys.stderr)
-        if share > limit:
-            config = json.loads(json.dumps(dict(config), default=str))
-            teaches_nothing = share > (limit if task in VALIDATORS else HALF)
-            details = {"answer": answer[:120], "share": round(share, 3), "teaches_nothing": teaches_nothing}
-            if answer in RULES:
-                details["is_rule"] = True
-            found.append({"level": number, "config": config, **details})
+def measure(task: str, config: Mapping[str, Any], amount: Amount) -> dict[str, Any]:
+    """The best answer without work at one config: what it is, its share of the items, and how many items there were."""
+    sources = items(task, config, 8001, Amount(SOURCES, amount.seconds / 3))
+    known = Counter(right_answer(task, entry) or "" for entry in sources)
+    frequent = known.most_common(6 if task in LIMITED else MOST_ANSWERS)
+    asked = list(items(task, config, 9001, amount))
+    constants = [*(answer for answer, _ in frequent), *FIXED, *OF_TASK.get(task, ())]
+    hits = constant_hits(task, asked, list(dict.fromkeys(constants)))
+    rules = rule_hits(task, asked)
+    best, hit = max([*hits.items(), *rules.items()], key=lambda found: found[1])
+    share = round(hit / max(len(asked), 1), 3)
+    found: dict[str, Any] = {"items": len(asked), "share": share, "answer": best[:120]}
+    if hit and best in rules:
+        found["is_rule"] = True
     return found
+
+
+def constant_hits(task: str, asked: Sequence[dict[str, Any]], answers: Sequence[str]) -> Counter[str]:
+    """How many of the items each constant answers."""
+    hits = Counter(dict.fromkeys(answers, 0))
+    tried = answers
+    for number, entry in enumerate(asked):
+        if number == LOOK:
+            tried = [answer for answer in tried if hits[answer]]
+        hits.update(answer for answer in tried if is_right(task, entry, answer))
+    return hits
+
+
+def rule_hits(task: str, asked: Sequence[dict[str, Any]]) -> Counter[str]:
+    """How many of the items each cheap rule answers. A rule for numbers is right if the key is its result."""
+    hits: Counter[str] = Counter()
+    for entry in asked:
+        question = str(entry["question"])
+        hits.update(name for name, rule in RULES.items() if is_right(task, entry, rule(question)))
+        key = number_of(str(entry["answer"]))
+        hits.update(name for name, result in made_of_numbers(question) if result == key)
+    return hits
+
+
+def number_of(key: str) -> float | None:
+    """The number that a key says, if it is one."""
+    try:
+        return float(key)
+    except ValueError:
+        return None
+
+
+def measure_task(task: str, amount: Amount) -> Iterator[dict[str, Any]]:
+    """The measurement of each usable level, with the fields in which it differs from the default config."""
+    for config in usable_levels(task).configs.values():
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = measure(task, config, amount)
+        yield {**found, "config": changed_fields(task, config)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="all without")
-    parser.add_argument("--seconds", type=float, default=30.0, help="to make the items of one level")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--items", type=int, default=200, help="items of each level (default: 200)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for the items of one level (default: 30)")
     options = parser.parse_args()
-    library.load()
-    constants = json.loads(FILE.read_text(encoding="utf-8"))["constants"]
-    for task in options.tasks or sorted(CHECKS):
-        constants[task] = over_the_limit(task, options.seconds)
-        document = {
-            "reasoning_gym_version": library.load().version,
-            "constants": {name: found for name, found in sorted(constants.items()) if found},
-        }
-        if options.write:
-            FILE.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(json.dumps(constants, indent=1, ensure_ascii=False))
+    version = library.load().version
+    amount = Amount(options.items, options.seconds)
+    for task in tqdm(options.tasks or sorted(CHECKS), "tasks", disable=None):
+        save(version, task, list(measure_task(task, amount)))
+
+
+def save(version: str, task: str, levels: Sequence[Mapping[str, Any]]) -> None:
+    """Write the measurements of a task into the file, a line for each level."""
+    measured = json.loads(GUESSABLE.read_text(encoding="utf-8"))["tasks"] if GUESSABLE.exists() else {}
+    measured[task] = levels
+    tasks = []
+    for name, lines in sorted(measured.items()):
+        written = ",\n  ".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        tasks.append(f" {json.dumps(name)}: [\n  {written}\n ]")
+    text = f'{{"version": {json.dumps(version)}, "tasks": {{\n' + ",\n".join(tasks) + "\n}}\n"
+    GUESSABLE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

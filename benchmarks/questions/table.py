@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from benchmarks.facts.levels import answer_without_work
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).with_name("results.md")
@@ -61,6 +64,8 @@ HEAD = (
 )  # fmt: skip
 
 Level = Mapping[str, Any]
+Measured = TypeVar("Measured")
+"""What is known of one level."""
 
 
 def write_table(results: Mapping[str, Sequence[Level]]) -> None:
@@ -93,10 +98,15 @@ def row(task: str, levels: Sequence[Level]) -> tuple[str, ...]:
         share("replaced"),
         share("corrected"),
         share("clarified"),
-        by_level(levels, lambda level: round(100 * level["without_work"])),
+        by_level(without_work(task), lambda share: round(100 * share)),
         by_level(levels, different),
         "; ".join(open_points),
     )
+
+
+def without_work(task: str) -> list[float]:
+    """For each served level, the share of the items on which the best answer without work is right (guessable.json)."""
+    return [answer_without_work(task, level.config)["share"] for level in build_ladder(task).levels]
 
 
 def how_checked(levels: Sequence[Level]) -> str:
@@ -132,7 +142,7 @@ def percent(part: int, whole: int) -> int:
     return max(round(100 * part / max(whole, 1)), 1 if part else 0)
 
 
-def by_level(levels: Sequence[Level], value: Callable[[Level], Any]) -> str:
+def by_level(levels: Sequence[Measured], value: Callable[[Measured], Any]) -> str:
     """The values of the levels, or the value if it is the same at each."""
     values = [value(level) for level in levels]
     if len(set(values)) == 1:
