@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym_environment import ItemStream, Tasks
-from reasoning_gym_environment.integrations.curriculum_rows import CurriculumRows, new_store, report
+from reasoning_gym_environment import ItemStream, Rows, Tasks, new_store
+from reasoning_gym_environment.api import report
 from reasoning_gym_environment.sampling.level_store import LevelStore
 from testing import level_student
 
@@ -44,11 +44,10 @@ def stream(groups: int) -> dict[str, Any]:
 
 def rows_one_by_one(path: Path, groups: int) -> None:
     """A loop of one's own, which reads a row when the group before it is graded."""
-    rows = CurriculumRows(path)
+    rows = Rows(path)
     for number in range(groups):
         row = rows[number]
-        for reward in level_student.rewards(row.recipe.task, row.recipe.level, number):
-            report(row.fields, reward)
+        report(row.recipe, level_student.rewards(row.recipe.task, row.recipe.level, number))
 
 
 def in_trainer(trainer: str, path: Path, groups: int) -> None:

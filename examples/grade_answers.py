@@ -2,9 +2,11 @@
 
 import reasoning_gym
 
-from reasoning_gym_environment import grade
+from reasoning_gym_environment import grade, problem_of
 
 for item in reasoning_gym.create_dataset("leg_counting", seed=1, size=2):
-    for answer in (item["answer"], "about 40", "__import__('os').system('touch hacked')"):
-        made = grade("leg_counting", item, f"<think>Let me count.</think> <answer>{answer}</answer>")
+    problem = problem_of("leg_counting", item)
+    answers = [item["answer"], "about 40", "__import__('os').system('touch hacked')"]
+    grades = grade(problem, [f"<think>Let me count.</think> <answer>{answer}</answer>" for answer in answers])
+    for answer, made in zip(answers, grades, strict=True):
         print(f"{made.reward}  {made.score.outcome.value}  {answer}")

@@ -2,6 +2,7 @@
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig    # the environment for Atropos
     from reasoning_gym_environment import Tasks, ItemStream, HeldOut, grade         # its parts; docs/python.md
+    from reasoning_gym_environment.api import Rows, grade, report                   # the same for other trainers
 
 What they give and raise: `reasoning_gym_environment.records`, `reasoning_gym_environment.evaluation.results`,
 `reasoning_gym_environment.errors`.
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     from .api import HeldOut as HeldOut
     from .api import ItemStream as ItemStream
     from .api import PromptedProblem as PromptedProblem
+    from .api import Recipe as Recipe
+    from .api import Rows as Rows
     from .api import Tasks as Tasks
     from .api import grade as grade
+    from .api import new_store as new_store
+    from .api import problem_of as problem_of
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
-    from .integrations.recipe import grade_rows as grade_rows
-    from .integrations.trl_rows import RowRewards as RowRewards
-    from .integrations.trl_rows import curriculum_dataset as curriculum_dataset
+    from .integrations.trl import RowRewards as RowRewards
     from .integrations.verifiers import load_environment as load_environment
     from .settings.environment import ReasoningGymEnvConfig as ReasoningGymEnvConfig
 
@@ -45,13 +48,16 @@ _NAMES = {
         "HeldOut",
         "ItemStream",
         "PromptedProblem",
+        "Recipe",
+        "Rows",
         "Tasks",
         "grade",
+        "new_store",
+        "problem_of",
     ),
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),
-    "integrations.recipe": ("grade_rows",),
-    "integrations.trl_rows": ("RowRewards", "curriculum_dataset"),
+    "integrations.trl": ("RowRewards",),
     "settings.environment": ("ReasoningGymEnvConfig",),
     "integrations.verifiers": _VERIFIERS,
 }

@@ -4,6 +4,12 @@
                                                            ├──> grade: completions ──> Grade
                                                            └──> HeldOut: questions excluded from training ──> results
 
+Trainers that read prompts from a dataset, and compute rewards in a function, need three things, which share no object:
+
+    Rows                           a sequence of prompts with their recipes
+    grade(recipe, completions)     a Grade for each completion
+    report(recipe, rewards)        the curriculum learns from the group
+
 None of this needs Atropos or an event loop of the caller. The workers run in a separate thread, and any thread may call
 any method. A program with an event loop calls methods that wait as `await asyncio.to_thread(stream.next)`.
 
@@ -13,23 +19,25 @@ The workers are processes. They end with the `with` block, with `close()`, or wi
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
-from .errors import EnvironmentSetupError
+from .errors import EnvironmentSetupError, GenerationError, UnscoredError
 from .evaluation.questions import EvalSet
 from .evaluation.results import EvalResults, EvalSample, summarise
 from .evaluation.runner import graded_sample
-from .inference.prompts import as_dicts, build_messages, system_message
-from .records import AnswerFormat, Completion, Problem, Score
+from .recipes import OWN, PromptedProblem, Recipe, RecipeItems, check_datasets, make_item, messages_of, prompted
+from .records import AnswerFormat, Completion, Outcome, Problem, Score, to_json
+from .rows import DEFAULT_ROWS, PromptLimit, Row, Rows, new_store, report
 from .runtime import Runtime
 from .sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress
 from .scoring.rewards import base_reward
 from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
-from .tasks import reasoning_gym_source as library
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
 from .tasks.served_configs import ServedConfigs
 from .utils.loop_thread import LoopThread, PerProcess
@@ -37,13 +45,30 @@ from .utils.saved_state import load_into, state_of
 from .workers.generator import ITEM_TIMEOUT_S
 
 __all__ = [
+    "DEFAULT_ROWS",
+    "AnswerFormat",
+    "EnvironmentSetupError",
+    "GenerationError",
     "Grade",
     "HeldOut",
     "ItemStream",
+    "Problem",
+    "PromptLimit",
     "PromptedProblem",
+    "Recipe",
+    "Row",
+    "Rows",
     "Tasks",
+    "UnscoredError",
+    "config_from_json",
     "grade",
+    "new_store",
+    "problem_of",
+    "report",
+    "to_json",
 ]
+
+logger = logging.getLogger(__name__)
 
 Entry: TypeAlias = Mapping[str, Any]
 """An item as reasoning-gym returns it: `question`, `answer`, `metadata`."""
@@ -55,18 +80,11 @@ Texts: TypeAlias = Sequence[str]
 Names: TypeAlias = str | Sequence[str]
 """Task names, patterns (`*_arithmetic`), `category:logic` or `all`, comma-separated or as a list."""
 
+Source: TypeAlias = Problem | Recipe | Mapping[str, Any]
+"""A problem, its recipe, or a row that has the fields of the recipe."""
+
 Answers: TypeAlias = Texts | Sequence[Texts]
 """For each question, in order, a completion or several completions."""
-
-
-@dataclass(frozen=True)
-class PromptedProblem(Problem):
-    """A problem with its prompt: `messages` are the system message, if any, and the user message, as in chat APIs.
-
-    `entry` is the item as reasoning-gym made it (`question`, `answer`, `metadata`). Do not change it.
-    """
-
-    messages: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,18 @@ class Grade:
 
     reward: float | None
     score: Score
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """`unscored`, and of a scored completion also the verifier's `score`, `correct` and `format_failure`."""
+        if self.reward is None:
+            return {"unscored": 1.0}
+        return {
+            "unscored": 0.0,
+            "score": self.score.value,
+            "correct": float(self.score.outcome is Outcome.CORRECT),
+            "format_failure": float(self.score.outcome is Outcome.FORMAT_FAILURE),
+        }
 
 
 class Tasks:
@@ -115,6 +145,7 @@ class Tasks:
         self.settings = checked(TasksSettings, **{**defaults, **settings})
         self._runtime = Runtime(self.settings, item_timeout_s=item_timeout_s)
         self._thread = LoopThread(self._runtime)
+        self._items = RecipeItems(self._runtime)
         self.version = self._runtime.library.version
         """The release of reasoning-gym."""
         self.catalog = self._runtime.catalog
@@ -122,40 +153,15 @@ class Tasks:
         self.served_configs = ServedConfigs(self.catalog)
         """The configs that a client of a server may name."""
         try:
-            self._check_datasets()
+            check_datasets(self._runtime)
         except EnvironmentSetupError:
             self.close()
             raise
-
-    def _check_datasets(self) -> None:
-        """Raise EnvironmentSetupError for a dataset that this process has registered and the workers have not."""
-        registered = library.registry()
-        for task in self.names:
-            dataset, _ = registered[task]
-            is_of_library = dataset.__module__.startswith("reasoning_gym.")
-            if not is_of_library and not self.settings.task_modules:
-                raise EnvironmentSetupError(
-                    f"{task}: the worker processes do not know this dataset, because only this process has registered "
-                    f"it. Name the module that registers it (found: {dataset.__module__}): Tasks(..., "
-                    "task_modules=...), with a dotted name or the path of a .py file. Or exclude the task."
-                )
 
     @property
     def names(self) -> list[str]:
         """The served tasks."""
         return self.catalog.names
-
-    def problem(self, task: str, item: Entry, config: TaskConfig | None = None) -> PromptedProblem:
-        """A problem, ready to be graded, from an item that you made with reasoning-gym.
-
-        `config` is the config of its dataset; the default is the config with which the task is served. Raises
-        UnknownNameError for a task that is not served, and EnvironmentSetupError for an item of another task.
-        """
-        served = self.catalog[task]
-        if config is None:
-            config = config_of(task, served.overrides)
-        _check_item(task, item)
-        return _of_item(self.settings, task, item, config, served.category)
 
     def make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
         """Make the item of a seed and a config again. Problems have both; the config may have been stored as JSON.
@@ -164,15 +170,8 @@ class Tasks:
         """
         return self._thread.run(self._make(task, seed, config))
 
-    async def _make(
-        self, task: str, seed: int, config: TaskConfig, *, needs_right_answer: bool = False
-    ) -> PromptedProblem:
-        """Raises NoRightAnswerError if the answer is needed, and strict verification finds no right answer."""
-        typed = config_from_json(task, config)
-        is_strict = self.settings.verification == "strict"
-        refuses = is_strict and needs_right_answer
-        entry = await self._runtime.generator.generate(task, seed, typed, mends=is_strict, refuses=refuses)
-        return replace(_of_item(self.settings, task, entry, typed), seed=seed)
+    async def _make(self, task: str, seed: int, config: TaskConfig) -> PromptedProblem:
+        return await make_item(self._runtime, task, seed, config)
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.
@@ -185,16 +184,38 @@ class Tasks:
         problem = await self._runtime.training_item(task, seed, level)
         return prompted(problem, self.settings)
 
-    def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
+    def grade(self, source: Source, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
 
-        Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
-        has already opened `<think>` in the prompt.
-        """
-        return self._thread.run(self._grade(problem, completions, thinking_opened))
+        `source` is the problem, its recipe, or a row that has the fields of the recipe. Pass all completions of a
+        problem together, because that is faster. Set `thinking_opened` if the chat template has already opened
+        `<think>` in the prompt. If this process cannot make the item of a recipe, the rewards are None, and the
+        explanation of each score says why.
 
-    async def _grade(self, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
+        Raises EnvironmentSetupError for a row without a recipe, and UnknownNameError for a task that is not served.
+        """
+        return self._thread.run(self._grade(source, completions, thinking_opened))
+
+    async def _grade(self, source: Source, completions: Texts, thinking_opened: bool) -> list[Grade]:
+        _check_texts(completions)
+        try:
+            problem = await self._problem(source)
+        except GenerationError as error:
+            logger.warning("%d completions are unscored: %s", len(completions), error)
+            score = Score(0.0, Outcome.CRASHED, explanation=str(error))
+            return [Grade(None, score)] * len(completions)
         return await _grades(self._runtime, problem, completions, thinking_opened)
+
+    def problem(self, source: Source) -> Problem:
+        """The problem of a recipe, or of a row that has its fields. All calls for a recipe share the problem.
+
+        Raises EnvironmentSetupError for a row without a recipe, UnknownNameError for a task that is not served, and
+        GenerationError if this process cannot make the item.
+        """
+        return self._thread.run(self._problem(source))
+
+    async def _problem(self, source: Source) -> Problem:
+        return source if isinstance(source, Problem) else await self._items.problem(Recipe.of(source))
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
@@ -426,7 +447,7 @@ class HeldOut:
                 self._runtime.scorer,
                 self._runtime.watch,
                 problem,
-                _messages(problem, self._settings),
+                messages_of(problem, self._settings),
                 _completion(text),
                 attempt,
                 thinking_opened=thinking_opened,
@@ -449,35 +470,57 @@ class HeldOut:
         return self._made
 
 
-# --- a single item, without a choice of tasks
+# --- for functions that get a recipe, or an item of the caller, and no Tasks
 
 
-def grade(
+def grade(source: Source, completions: Texts, *, thinking_opened: bool = False, **settings: Any) -> list[Grade]:
+    """`Tasks.grade` with the workers of this process, which start with the first call and end with the process.
+
+    `settings` are settings of `Tasks` that concern grading (`task_modules`, `verification`, `num_scoring_workers`), as
+    JSON data. Calls with the same settings share their workers. Any thread may call this function. Raises
+    EnvironmentSetupError if the workers do not start.
+    """
+    try:
+        key = json.dumps(settings, sort_keys=True)
+    except TypeError as error:
+        raise EnvironmentSetupError(
+            f"Expected settings that are texts and numbers, got {settings!r:.200}. Separate names by commas."
+        ) from error
+    return _tasks.get(key, lambda: Tasks(**settings)).grade(source, completions, thinking_opened=thinking_opened)
+
+
+_tasks = PerProcess[Tasks]()
+"""The tasks behind `grade`, by their settings as JSON."""
+
+
+def problem_of(
     task: str,
     item: Entry,
-    completion: str,
-    *,
     config: TaskConfig | None = None,
+    *,
     answer_format: str = AnswerFormat.TAGS,
-    thinking_opened: bool = False,
-) -> Grade:
-    """Grade a completion for an item of reasoning-gym, in a sandbox that runs until this process ends.
+) -> Problem:
+    """A problem, ready to be graded, from an item that you made with reasoning-gym from `config`, without its prompt.
 
-    `item` is as reasoning-gym made it (`question`, `answer`, `metadata`) from `config` (default: the task's own
-    config). Its metadata must be intact, so it must not have been stored as JSON. The answer has the form of
-    `answer_format`: "tags", "boxed" or "text". The reward is 1 for a right answer and 0 for a wrong answer.
-    `Tasks.grade` grades several completions, serves your own tasks (`task_modules`), and takes other settings.
+    `item` is as reasoning-gym made it (`question`, `answer`, `metadata`). Its metadata must be intact, so it must not
+    have been stored as JSON. The default of `config` is the task's own config. The answer has the form of
+    `answer_format`: "tags", "boxed" or "text".
 
     Raises UnknownNameError for an unknown task or parameter, and EnvironmentSetupError for an item that is not one of
     this task.
     """
     whole_config = config_of(task, config)
     _check_item(task, item)
-    thread, runtime = _sandbox.get("", _start_sandbox)
-    settings = checked(TasksSettings, answer_format=answer_format)
-    problem = _of_item(settings, task, item, whole_config)
-    [made] = thread.run(_grades(runtime, problem, [completion], thinking_opened))
-    return made
+    return Problem(
+        task,
+        category="",
+        split=OWN,
+        index=-1,
+        seed=0,
+        config=whole_config,
+        entry=dict(item),
+        answer_format=checked(TasksSettings, answer_format=answer_format).answer_format,
+    )
 
 
 # --- the implementation
@@ -500,16 +543,6 @@ async def _grades(runtime: Runtime, problem: Problem, completions: Texts, thinki
     return grades
 
 
-_sandbox = PerProcess[tuple[LoopThread, Runtime]]()
-"""The sandbox behind `grade`."""
-
-
-def _start_sandbox() -> tuple[LoopThread, Runtime]:
-    settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
-    runtime = Runtime(settings, grades_only=True)
-    return LoopThread(runtime), runtime
-
-
 def _check_item(task: str, item: Any) -> None:
     """Raise EnvironmentSetupError unless this is an item of the task: a right answer to another item would be wrong."""
     is_item = isinstance(item, Mapping) and {"question", "answer"} <= item.keys()
@@ -521,36 +554,6 @@ def _check_item(task: str, item: Any) -> None:
     maker = item["metadata"].get("source_dataset", task)
     if maker != task and task != COMPOSITE:
         raise EnvironmentSetupError(f"item: expected an item of {task}, got an item of {maker}. Name the task {maker}.")
-
-
-def _of_item(
-    settings: TasksSettings,
-    task: str,
-    item: Entry,
-    config: TaskConfig,
-    category: str = "",
-) -> PromptedProblem:
-    problem = Problem(
-        task,
-        category,
-        split="own",
-        index=-1,
-        seed=0,
-        config=config,
-        entry=dict(item),
-        answer_format=settings.answer_format,
-    )
-    return prompted(problem, settings)
-
-
-def prompted(problem: Problem, settings: TasksSettings) -> PromptedProblem:
-    """The problem with its prompt."""
-    values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
-    return PromptedProblem(**values, messages=_messages(problem, settings))
-
-
-def _messages(problem: Problem, settings: TasksSettings) -> tuple[dict[str, str], ...]:
-    return tuple(as_dicts(build_messages(problem.question, system_message(settings))))
 
 
 def _completion(text: str) -> Completion:

@@ -41,6 +41,10 @@ class GenerationCrashedError(GenerationError):
     """Every worker that tried to make the item died."""
 
 
+class UnscoredError(Exception):
+    """A completion has no score, although its answer may be right. Trainers exclude the completion."""
+
+
 class InferenceError(Exception):
     """The inference server did not return the requested completions. `status` is its HTTP status, or 0 without one.
 

@@ -48,9 +48,8 @@ logger = logging.getLogger(__name__)
 class Runtime:
     """Tasks, and the worker processes that make and grade their items.
 
-    Call `start` and `close`, or use `async with`. If it `grades_only`, there are no generation workers, and
-    neither `catalog` nor `ladders`, which take a second or two to build. Then every task of reasoning-gym can be
-    graded. `item_timeout_s` is the processor time that an item may take.
+    Call `start` and `close`, or use `async with`. Without `grades`, no grading workers start, because the caller only
+    makes items. `item_timeout_s` is the processor time that an item may take.
     """
 
     library: library.Library
@@ -62,12 +61,12 @@ class Runtime:
         self,
         settings: TasksSettings,
         *,
-        grades_only: bool = False,
+        grades: bool = True,
         item_timeout_s: float = ITEM_TIMEOUT_S,
     ) -> None:
         self.settings = settings
         self._previewed: dict[str, Ladder] = {}
-        self._grades_only = grades_only
+        self._grades = grades
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             has_spare=settings.num_generation_workers is None,
@@ -90,19 +89,18 @@ class Runtime:
 
     async def start(self) -> None:
         """Start the workers and find the tasks, concurrently. Raises EnvironmentSetupError if either fails."""
-        starts = [self.grader.start()]
-        if not self._grades_only:
-            starts.insert(0, self.generator.start())
+        starts = [self.generator.start()]
+        if self._grades:
+            starts.append(self.grader.start())
         # Each worker imports reasoning-gym, as this process does, which takes a second or more.
         starting = asyncio.gather(*starts, return_exceptions=True)
         try:
             self.library = await asyncio.to_thread(library.load)
-            if not self._grades_only:
-                unreadable = unnamed_format(self.settings)
-                if unreadable:
-                    logger.warning("%s", unreadable)
-                self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
-                self.ladders = await self._build_ladders()
+            unreadable = unnamed_format(self.settings)
+            if unreadable:
+                logger.warning("%s", unreadable)
+            self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
+            self.ladders = await self._build_ladders()
             for error in await starting:
                 if error is not None:
                     raise error

@@ -163,6 +163,19 @@ def in_process_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
 
 
+@pytest.fixture(scope="session")
+def tasks_in_process() -> Iterator[Any]:
+    """Tasks that make and grade their items in this process. They have items with tuples and nested configs."""
+    from reasoning_gym_environment import Tasks, runtime
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
+        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+        tasks = Tasks("arc_agi,chain_sum,complex_arithmetic,rearc")
+    with tasks:
+        yield tasks
+
+
 @pytest.fixture
 async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., Any]]:
     """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default."""

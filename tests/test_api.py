@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade
+from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
 from reasoning_gym_environment.sampling.seeds import is_held_out
@@ -94,13 +94,12 @@ ITEM = {"question": "1 + 1 =", "answer": "2", "metadata": {}}
 
 
 def test_grade_needs_nothing_but_the_item() -> None:
-    made = grade("chain_sum", ITEM, "<answer>2</answer>")
-    assert isinstance(made, Grade) and made.reward == 1.0
-    assert grade("chain_sum", ITEM, "<answer>3</answer>").reward == 0.0
+    good, wrong = grade(problem_of("chain_sum", ITEM), ["<answer>2</answer>", "<answer>3</answer>"])
+    assert isinstance(good, Grade) and (good.reward, wrong.reward) == (1.0, 0.0)
+    [boxed] = grade(problem_of("chain_sum", ITEM, answer_format="boxed"), [r"\boxed{2}"])
+    assert boxed.metrics == {"unscored": 0.0, "score": 1.0, "correct": 1.0, "format_failure": 0.0}
     with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
-        grade("chain_sums", ITEM, "")
-    with pytest.raises(EnvironmentSetupError, match="expected question, answer and metadata"):
-        grade("chain_sum", {"answer": "2"}, "")
+        problem_of("chain_sums", ITEM)
 
 
 NO_ITEMS_OF_CHAIN_SUM: list[tuple[str, Any]] = [
@@ -114,21 +113,14 @@ NO_ITEMS_OF_CHAIN_SUM: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("said", "item"), NO_ITEMS_OF_CHAIN_SUM)
-def test_an_item_that_is_not_one_of_the_task_is_an_error_and_not_wrong(said: str, item: Any, tasks: Tasks) -> None:
+def test_an_item_that_is_not_one_of_the_task_is_an_error_and_not_wrong(said: str, item: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match=said):
-        grade("chain_sum", item, "<answer>2</answer>")
-    with pytest.raises(EnvironmentSetupError, match=said):
-        tasks.problem("chain_sum", item)
-
-
-def test_an_unknown_task_is_named_also_if_a_config_is_given() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
-        grade("chain_sums", ITEM, "", config={"min_terms": 2})
+        problem_of("chain_sum", item)
 
 
 def test_an_unknown_parameter_is_named() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean min_terms"):
-        grade("chain_sum", ITEM, "", config={"min_termz": 2})
+        problem_of("chain_sum", ITEM, {"min_termz": 2})
 
 
 def test_held_out_questions_are_no_training_questions_and_results_have_intervals(tasks: Tasks) -> None:
@@ -236,9 +228,9 @@ def test_tasks_cannot_be_used_after_their_block() -> None:
 def test_grade_works_in_a_forked_process_too() -> None:
     code = f"""
 import multiprocessing
-from reasoning_gym_environment import grade
+from reasoning_gym_environment import grade, problem_of
 def rewarded(answer):
-    return grade("chain_sum", {ITEM}, f"<answer>{{answer}}</answer>").reward
+    return grade(problem_of("chain_sum", {ITEM}), [f"<answer>{{answer}}</answer>"])[0].reward
 print(rewarded(2), multiprocessing.get_context("fork").Pool(2).map(rewarded, [2, 3], chunksize=1), rewarded(2))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -251,7 +243,7 @@ from testing.process_table import workers_of
 from reasoning_gym_environment import Tasks, ItemStream, HeldOut, grade
 tasks = Tasks("chain_sum")
 problem = ItemStream(tasks).next()
-print(grade("chain_sum", problem.entry, f"<answer>{problem.entry['answer']}</answer>").reward)
+print(grade(problem, [f"<answer>{problem.entry['answer']}</answer>"])[0].reward)
 print(HeldOut(tasks, num_eval_samples_per_task=1).results([""]).overall.completions)
 print(sorted({"atroposlib", "openai", "wandb", "transformers", "aiohttp"} & set(sys.modules)))
 print(*workers_of(os.getpid()))

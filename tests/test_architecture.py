@@ -23,6 +23,8 @@ RANKS = [
     {"telemetry"},
     {"evaluation"},
     {"runtime", "group"},
+    {"recipes"},
+    {"rows"},
     {"trainer"},
     {"ledger"},
     {"recorder"},
@@ -54,8 +56,12 @@ def imported(module: str) -> set[str]:
     anchor = module.split(".") if SOURCES[module].name == "__init__.py" and module else module.split(".")[:-1]
     found: set[str] = set()
     for node in ast.walk(TREES[module]):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = [*anchor[: len(anchor) - (node.level - 1)], *(node.module or "").split(".")]
+        if isinstance(node, ast.ImportFrom):
+            base = [*anchor[: len(anchor) - (node.level - 1)]] if node.level else []
+            names_own_package = node.module and node.module.partition(".")[0] == PACKAGE.name
+            if not node.level and not names_own_package:
+                continue
+            base += (node.module or "").removeprefix(f"{PACKAGE.name}").strip(".").split(".")
             target = ".".join(part for part in base if part)
             names = {f"{target}.{name.name}".lstrip(".") for name in node.names}
             # `from ..folder import module` needs the module; `from ..folder.module import name` the module named.
@@ -86,3 +92,15 @@ def test_nothing_imports_in_a_circle() -> None:
     # The package itself names what it loads on first use, and is imported by all.
     graph = {module: imported(module) for module in SOURCES if module}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_a_door_imports_the_hinge_and_nothing_below_it() -> None:
+    doors = [module for module in SOURCES if folder(module) == "integrations"]
+    wrong = [
+        f"{module} imports {other}"
+        for module in doors
+        for other in imported(module)
+        if other != "api" and folder(other) != "integrations"
+    ]
+    assert len(doors) >= 8
+    assert not wrong, "\n".join(wrong)

@@ -1,13 +1,13 @@
 """An OpenEnv session as an environment of TRL. The model answers by calling the tool `answer`.
 
-    reasoning-gym-env openenv --port 8000
+    reasoning-gym-env openenv --group-size 8
 
     prompts = [[{"role": "user", "content": ""}]] * 1000
-    rows = {"prompt": prompts, "group": [*range(1000)], "group_size": [args.num_generations] * 1000}
+    rows = {"prompt": prompts, "row": [*range(1000)], "group_size": [args.num_generations] * 1000}
     GRPOTrainer("some/model", args=args, train_dataset=Dataset.from_dict(rows), environment_factory=ReasoningGym)
 
-The other columns of a row are the arguments of `reset`. All completions of a row join the group of the row and get the
-same question. The server chooses the question, and its level follows the rewards.
+The other columns of a row are the arguments of `reset`. All completions of a row get the same question. The server
+chooses the question, and its level follows the rewards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openenv.core.generic_client import GenericEnvClient
 
 
 class ReasoningGym:
-    def __init__(self, address: str = "ws://localhost:8000") -> None:
+    def __init__(self, address: str = "ws://localhost:8200") -> None:
         self._session = GenericEnvClient(base_url=address).sync()
         self._session.connect()
         self._reward: float | None = 0.0

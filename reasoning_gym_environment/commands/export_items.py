@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..api import HeldOut, PromptedProblem, Tasks, training_items
+from ..api import HeldOut, PromptedProblem, Recipe, Row, Tasks, training_items
 from ..errors import EnvironmentSetupError
-from ..integrations.item_formats import ITEM_FORMATS, ExportedItem, Split, write_rows
-from ..integrations.recipe import Recipe
+from ..integrations.item_formats import ITEM_FORMATS, Split, write_rows
 from ..scoring.extraction import write_answer
 from ..utils.terminal import Progress
-from ..verification.entries import right_answer
 from .dataset_folder import new_folder, write_card
 from .options import task_settings
 
@@ -130,9 +128,7 @@ def _write(items: Items, options: argparse.Namespace, folder: Path) -> None:
     form = ITEM_FORMATS[options.format]
     rows = []
     for index, problem in enumerate(items.problems):
-        answer = right_answer(problem.task, problem.entry)
-        recipe = Recipe.of(problem).as_row()
-        rows.append(form.row(ExportedItem(problem, items.split, index, answer, recipe)))
+        rows.append(form.row(Row(index, problem, Recipe.of(problem), items.split)))
     file = form.files[items.split]
     write_rows(folder / file, form, rows)
     settings = task_settings(options)

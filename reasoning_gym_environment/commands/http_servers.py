@@ -11,15 +11,17 @@ import ipaddress
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ..api import Tasks
+from ..api import Tasks, new_store
 from ..errors import EnvironmentSetupError
 from ..settings.components import TasksSettings
+from ..utils.terminal import path_name, positive, seconds
 from ..utils.terminal import port as port_number
-from ..utils.terminal import positive, seconds
 from .options import add_settings, check_tasks, task_settings
 
 logger = logging.getLogger(__name__)
@@ -53,12 +55,27 @@ def grade_server(arguments: Sequence[str]) -> int:
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
-    description = "Serve the tasks as an OpenEnv environment."
     defaults = {**DEFAULTS, "complexity_mode": "curriculum"}
-    options = _parse(_parser("openenv", description, port=8000, **defaults), arguments)
+    parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8200, **defaults)
+    parser.add_argument(
+        "--group-size", type=positive, default=8, help="completions of each row, as the trainer samples (%(default)s)"
+    )
+    parser.add_argument(
+        "--level-store",
+        type=path_name,
+        metavar="FILE",
+        help="keep the levels in this file, which a server that starts again needs (default: a temporary file)",
+    )
+    options = _parse(parser, arguments)
     from ..integrations.openenv import build_app
 
-    return _serve(options, build_app, defaults)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(options.level_store or Path(folder) / "levels.sqlite")
+        if not path.exists():
+            chosen = {name: value for name, value in task_settings(options).items() if name != "complexity_mode"}
+            new_store(path, group_size=options.group_size, **chosen)
+        app = partial(build_app, level_store=str(path), group_size=options.group_size)
+        return _serve(options, app, defaults)
 
 
 def _parser(command: str, description: str, *, port: int, **defaults: Any) -> argparse.ArgumentParser:

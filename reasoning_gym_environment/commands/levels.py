@@ -14,11 +14,15 @@ from typing import Any
 
 from rich.table import Table
 
-from ..integrations.curriculum_rows import DEFAULT_ROWS, new_store
-from ..sampling.level_store import LevelStore, StoreSummary
+from ..api import DEFAULT_ROWS, new_store
+from ..sampling.level_store import LevelStore, TaskSummary
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, path_name, positive, print_table, share, whole
 from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks, task_settings
+
+MOST_TASKS = 16
+MOST_REASONS = 5
+"""What the command prints fits a screen."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,26 +101,35 @@ def _create(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    summary = LevelStore(options.path).summary()
+    store = LevelStore(options.path)
+    summary = store.summary()
     if options.json:
         print(json.dumps(asdict(summary), indent=1))
         return
-    print_table(Output(), _table(summary))
-    print(f"rows read: {summary.rows}, of which {summary.complete} have all their rewards")
+    print_table(Output(), _table(summary.tasks))
+    if len(summary.tasks) > MOST_TASKS:
+        print(f"and {len(summary.tasks) - MOST_TASKS} tasks with fewer groups (--json has them)")
+    short = f", {summary.short} of them with fewer than {summary.group_size} completions" if summary.short else ""
+    print(f"rows read: {summary.rows}; groups counted: {summary.complete}{short}")
+    if summary.group_size != store.settings.group_size:
+        print(f"--group-size is {store.settings.group_size}, and the trainer samples {summary.group_size} completions")
     print(f"completions without a score: {summary.unscored}")
     if summary.skipped:
-        reasons = [f"{reason} ({draws})" for reason, draws in summary.skipped.items()]
-        print(f"draws without an item: {', '.join(reasons)}")
+        reasons = [f"{reason} ({draws})" for reason, draws in list(summary.skipped.items())[:MOST_REASONS]]
+        more = ", ..." if len(summary.skipped) > MOST_REASONS else ""
+        print(f"draws without an item: {', '.join(reasons)}{more}")
     if summary.repeated:
         print(f"rewards for rows that had all theirs (training went back to a checkpoint): {summary.repeated}")
 
 
-def _table(summary: StoreSummary) -> Table:
+def _table(tasks: Sequence[TaskSummary]) -> Table:
+    """The tasks with most groups, by name."""
+    shown = sorted(tasks, key=lambda task: task.groups, reverse=True)[:MOST_TASKS]
     table = Table(box=None)
     table.add_column("task")
     for name in ("level", "of", "groups", "moves", "mean reward"):
         table.add_column(name, justify="right")
-    for task in summary.tasks:
+    for task in sorted(shown, key=lambda task: task.task):
         accuracy = "" if task.recent_accuracy is None else f"{task.recent_accuracy:.2f}"
         numbers = (task.level, task.last_level, task.groups, task.moves)
         table.add_row(task.task, *map(str, numbers), accuracy)

@@ -1,6 +1,6 @@
 """The formats of rows. Each format turns an item into a row that a trainer reads.
 
-    ExportedItem ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
+    Row ── ITEM_FORMATS[name].row ──> columns ── write_rows ──> a parquet file, or JSON lines
 
 Every row has the recipe of its item, with which this package makes the item again. The trainer's own code reads the
 other fields. The rows have no completions.
@@ -14,41 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..api import PromptedProblem
-from ..inference.prompts import as_dicts
-from ..records import to_json
-from .recipe import RECIPE
+from ..api import Row, to_json
 
-Row = dict[str, Any]
+Columns = dict[str, Any]
 Split = Literal["train", "eval"]
+
+RECIPE = "recipe"
+"""The key of the recipe in the metadata of a row for NeMo Gym."""
 
 NEMO_AGENT = {"type": "responses_api_agents", "name": "reasoning_gym_simple_agent"}
 """The agent in NeMo Gym's own config of reasoning_gym, which sends each row to the model and to the grader."""
 
 
 @dataclass(frozen=True)
-class ExportedItem:
-    """An item of the export. `index` counts the items of the export. `answer` is a right answer, or None if unknown.
-
-    `recipe` has the fields of its Recipe, and in a row of a store of levels also the place of the row.
-    """
-
-    problem: PromptedProblem
-    split: Split
-    index: int
-    answer: str | None
-    recipe: Row
-
-    @property
-    def prompt(self) -> list[dict[str, str]]:
-        return as_dicts(self.problem.messages)
-
-
-@dataclass(frozen=True)
 class Format:
     """A format of rows."""
 
-    row: Callable[[ExportedItem], Row]
+    row: Callable[[Row], Columns]
     """Makes the row of an item."""
     columns: Mapping[str, Any]
     """Column -> type, as in `_arrow_type`. Empty for JSON lines."""
@@ -62,49 +44,49 @@ class Format:
         return bool(self.columns)
 
 
-def verl_row(item: ExportedItem) -> Row:
+def verl_row(row: Row) -> Columns:
     """The columns that verl's datasets and reward managers read."""
-    problem = item.problem
+    problem = row.problem
     return {
         "data_source": f"reasoning_gym/{problem.task}",
-        "prompt": item.prompt,
+        "prompt": row.prompt,
         "ability": problem.category,
-        "reward_model": {"style": "rule", "ground_truth": item.answer or ""},
-        "extra_info": {"split": item.split, "index": item.index, **item.recipe},
+        "reward_model": {"style": "rule", "ground_truth": row.answer or ""},
+        "extra_info": {"split": row.split, "index": row.number, **row.recipe.as_row()},
     }
 
 
-def nemo_row(item: ExportedItem) -> Row:
+def nemo_row(row: Row) -> Columns:
     """A row for NeMo Gym: the request to the model, and the item for its reasoning_gym server.
 
     JSON does not preserve the types in the metadata. Therefore the metadata also has the recipe, with which
     `grade-server` makes the original item again.
     """
-    problem = item.problem
+    problem = row.problem
     answer = problem.entry.get("answer")
     metadata = {"source_dataset": problem.task, **problem.entry.get("metadata", {})}
     return {
-        "responses_create_params": {"input": item.prompt},
+        "responses_create_params": {"input": row.prompt},
         "question": problem.question,
         "answer": None if answer is None else str(answer),
-        "metadata": {**to_json(metadata), RECIPE: item.recipe},
+        "metadata": {**to_json(metadata), RECIPE: row.recipe.as_row()},
         "agent_ref": NEMO_AGENT,
     }
 
 
-def hf_row(item: ExportedItem) -> Row:
+def hf_row(row: Row) -> Columns:
     """A prompt in TRL's conversational format, the recipe, and columns for people who read the dataset.
 
     TRL passes all columns to the reward function, which uses the recipe.
     """
-    problem = item.problem
+    problem = row.problem
     return {
-        "prompt": item.prompt,
-        **item.recipe,
+        "prompt": row.prompt,
+        **row.recipe.as_row(),
         "category": problem.category,
-        "index": item.index,
+        "index": row.number,
         "question": problem.question,
-        "answer": item.answer,
+        "answer": row.answer,
     }
 
 
@@ -159,7 +141,7 @@ ITEM_FORMATS = {
 }
 
 
-def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
+def write_rows(path: Path, form: Format, rows: Sequence[Columns]) -> None:
     """Write at least one row to a file of this format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not form.is_parquet:

@@ -1,43 +1,32 @@
 """The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/servers.md).
 
-    reset(group, group_size)         ── Groups, ItemStream ──> the messages of a prompt
-    reset(split, task, seed, ...)    ── Tasks.draw, HeldOut ──> the messages of a prompt
-    step(completion)                 ── sandbox ──> reward, outcome; the episode is over
-    all sessions of a group have finished, or MOST_WAIT_S is over ── ItemStream.observe ──> later questions
+    reset(row=7)                  a training question, the same for all sessions that name the row; its level follows
+    reset(seed=7, task, level)    the training question of a seed
+    reset(split="eval", index=0)  a held-out question
+    step(completion)              reward and outcome; the episode is over, and the curriculum learns the reward of a row
+    state                         OpenEnv's count of steps
 
-Each session has a separate environment. All sessions share the workers and the stream of training questions.
+Each session has a separate environment, which keeps its question and nothing else. All sessions share the workers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
+import itertools
 import uuid
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
 
 from fastapi import FastAPI
-from openenv.core.env_server import (
-    Action,
-    Environment,
-    Observation,
-    State,
-    create_app,
-)
+from openenv.core.env_server import Action, Environment, Observation, State, create_app
 from pydantic import Field
 
-from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
-from ..errors import EnvironmentSetupError
+from ..api import EnvironmentSetupError, HeldOut, PromptedProblem, Recipe, Rows, Tasks, report
 
 __all__ = ["OpenEnvCompletion", "OpenEnvQuestion", "ReasoningGymOpenEnv", "build_app"]
 
-
-EXPECTED = (
-    "reset: expected no arguments; group and group_size; seed, with or without task and level; or split eval and index."
-)
+EXPECTED = "reset: expected nothing; row; seed, with or without task and level; or split eval and index"
 
 
 class OpenEnvCompletion(Action):
@@ -49,86 +38,12 @@ class OpenEnvQuestion(Observation):
 
     messages: list[dict[str, str]]
     task: str
-    category: str
     split: str
     level: int | None
     seed: int
+    row: int | None = None
     outcome: str | None = None
     reason: str = ""
-
-
-MOST_WAIT_S = 600.0
-"""A group that lacks sessions for this time gets no more, and is complete when those that have joined have finished."""
-MOST_INCOMPLETE = 1024
-"""With more groups that lack sessions, the oldest gets no more."""
-
-
-@dataclass
-class SharedQuestion:
-    """A question, and the rewards of the sessions that have finished it."""
-
-    problem: PromptedProblem
-    size: int = 1
-    """The number of sessions that answer the question."""
-    group: str | None = None
-    """The name of the group, if the sessions have named one."""
-    joined: int = 0
-    drawn_s: float = field(default_factory=time.monotonic)
-    rewards: list[float | None] = field(default_factory=list)
-
-
-class SharedQuestions:
-    """Training questions, each for one session or for several sessions that name the same group.
-
-    The stream observes a question when its last session has finished. Any thread may call the methods, which wait for
-    the stream.
-    """
-
-    def __init__(self, stream: ItemStream) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._incomplete: dict[str, SharedQuestion] = {}
-        """By the name of the group, the questions that further sessions will join."""
-
-    def join(self, name: str, size: int) -> SharedQuestion:
-        """The question of this group. Its first session draws the question. After its last session the name is free.
-
-        Raises EnvironmentSetupError for a size below 1, or a size that differs from the first session's.
-        """
-        with self._lock:
-            self._end_abandoned()
-            question = self._incomplete.get(name)
-            expected = max(size, 1) if question is None else question.size
-            if size != expected:
-                raise EnvironmentSetupError(f"group_size of group {name}: expected {expected}, got {size}.")
-            if question is None:
-                question = SharedQuestion(self._stream.next(), size, name)
-                self._incomplete[name] = question
-            question.joined += 1
-            if question.joined == question.size:
-                del self._incomplete[name]
-        return question
-
-    def finish(self, question: SharedQuestion, reward: float | None) -> None:
-        """Count a session as finished. The reward is None if there is no score."""
-        with self._lock:
-            question.rewards.append(reward)
-            self._observe_if_complete(question)
-
-    def _end_abandoned(self) -> None:
-        """End the groups that lack sessions for too long."""
-        oldest_s = time.monotonic() - MOST_WAIT_S
-        for name, question in list(self._incomplete.items()):
-            if question.drawn_s > oldest_s and len(self._incomplete) < MOST_INCOMPLETE:
-                return
-            del self._incomplete[name]
-            question.size = question.joined
-            self._observe_if_complete(question)
-
-    def _observe_if_complete(self, question: SharedQuestion) -> None:
-        # The stream has drawn neither held-out questions nor questions with a seed.
-        if len(question.rewards) == question.size and question.problem.is_of_stream:
-            self._stream.observe(question.problem, question.rewards)
 
 
 class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]):
@@ -136,84 +51,68 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, tasks: Tasks, stream: ItemStream, shared: SharedQuestions, held_out: HeldOut) -> None:
+    def __init__(self, tasks: Tasks, rows: Rows, group_size: int, held_out: HeldOut, numbers: itertools.count[int]):
         super().__init__()
         self._tasks = tasks
-        self._stream = stream
-        self._shared = shared
+        self._rows = rows
+        self._group_size = group_size
         self._held_out = held_out
-        self._open: SharedQuestion | None = None
+        self._numbers = numbers
+        self._question: tuple[PromptedProblem, Recipe | None] | None = None
         self._state = State()
 
     async def reset_async(
-        self,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        split: str = "train",
-        task: str | None = None,
-        level: int | None = None,
-        index: int | None = None,
-        group: str | int | None = None,
-        group_size: int | None = None,
-        **unknown: Any,
+        self, seed: int | None = None, episode_id: str | None = None, **choice: Any
     ) -> OpenEnvQuestion:
-        """Open a question, and drop a question that is open.
+        """Open a question. Without arguments it is the next training row, for this session alone.
 
-        Without arguments this is the next training question of the stream. The first `group_size` sessions that name
-        the same group get the same next question. A session that resets again with the group of its open question
-        keeps the question, because it counts once. With a seed it is the training question of that seed, at the given
-        task and level, from which the stream learns nothing. With split eval it is the held-out question of that index.
-        Raises EnvironmentSetupError for any other combination.
+        Raises EnvironmentSetupError for another combination of arguments.
         """
-        kept = self._open
-        if kept is None or kept.group is None or (kept.group, kept.size) != (str(group), group_size):
-            kept = None
-            await asyncio.to_thread(self.close)
-        choice = {"seed": seed, "task": task, "level": level, "index": index, "group": group, "group_size": group_size}
-        given = {name for name, value in {**choice, **unknown}.items() if value not in (None, "")}
-        if split == "eval" and given <= {"index"}:
-            opened = SharedQuestion(await self._held_out_question(index))
-        elif split != "train":
-            raise EnvironmentSetupError(EXPECTED)
-        elif not given:
-            opened = SharedQuestion(await asyncio.to_thread(self._stream.next))
-        elif seed is not None and given <= {"seed", "task", "level"}:
-            task = task or Random(seed).choice(self._tasks.names)
-            opened = SharedQuestion(await asyncio.to_thread(self._tasks.draw, task, seed, level))
-        elif kept is not None and given == {"group", "group_size"}:
-            opened = kept
-        elif group_size is not None and given == {"group", "group_size"}:
-            opened = await asyncio.to_thread(self._shared.join, str(group), group_size)
-        else:
-            raise EnvironmentSetupError(EXPECTED)
-        self._open = opened
+        given = {name: value for name, value in {"seed": seed, **choice}.items() if value not in (None, "")}
+        self._question = await asyncio.to_thread(self._chosen, given)
         self._state = State(episode_id=episode_id or uuid.uuid4().hex)
-        return _question(opened.problem)
+        return self._observation()
 
-    async def _held_out_question(self, index: int | None) -> PromptedProblem:
-        questions = await asyncio.to_thread(list, self._held_out)
-        if index is None or not 0 <= index < len(questions):
-            raise EnvironmentSetupError(f"index: with split eval expected 0 to {len(questions) - 1}, got {index}.")
-        return questions[index]
+    def _chosen(self, given: dict[str, Any]) -> tuple[PromptedProblem, Recipe | None]:
+        """The problem of these arguments, and of a training row also its recipe."""
+        for name in given.keys() & {"seed", "level", "index", "row", "group_size"}:
+            if type(given[name]) is not int:
+                raise EnvironmentSetupError(f"{name}: expected a whole number, got {given[name]!r:.100}.")
+        if given.pop("group_size", self._group_size) != self._group_size:
+            raise EnvironmentSetupError(f"group_size: the server was started with --group-size {self._group_size}.")
+        split = given.pop("split", "train")
+        names = set(given)
+        if split == "eval" and names == {"index"}:
+            return _at(self._held_out.problems, given["index"], "index"), None
+        if split == "train" and "seed" in names and names <= {"seed", "task", "level"}:
+            task = given.get("task") or Random(given["seed"]).choice(self._tasks.names)
+            return self._tasks.draw(str(task), given["seed"], given.get("level")), None
+        if split == "train" and names <= {"row"}:
+            number = given["row"] if names else next(self._numbers)
+            row = _at(self._rows, number, "row")
+            return row.problem, row.recipe
+        raise EnvironmentSetupError(f"{EXPECTED}, got split {split} with {', '.join(sorted(names)) or 'nothing'}.")
 
     async def step_async(self, action: OpenEnvCompletion, timeout_s: float | None = None, **_: Any) -> OpenEnvQuestion:
         """Grade the answer. Raises EnvironmentSetupError if no question is open."""
-        question = self._open
-        if question is None:
+        if self._question is None:
             raise EnvironmentSetupError("no question is open: call reset first.")
-        [grade] = await asyncio.to_thread(self._tasks.grade, question.problem, [action.completion])
-        self._open = None
-        await asyncio.to_thread(self._shared.finish, question, grade.reward)
+        problem, recipe = self._question
+        [made] = await asyncio.to_thread(self._tasks.grade, problem, [action.completion])
+        if recipe is not None:
+            await asyncio.to_thread(report, recipe, [made.reward])
         self._state.step_count = 1
-        score = grade.score
-        result = {"done": True, "reward": grade.reward, "outcome": score.outcome.value, "reason": score.why}
-        return _question(question.problem, **result)
+        observation = self._observation(
+            done=True, reward=made.reward, outcome=made.score.outcome.value, reason=made.score.why
+        )
+        self._question = None
+        return observation
 
-    def close(self) -> None:
-        """Finish an open question without a reward."""
-        if self._open is not None:
-            self._shared.finish(self._open, None)
-        self._open = None
+    def _observation(self, **result: Any) -> OpenEnvQuestion:
+        assert self._question is not None, "a question is open"
+        problem, recipe = self._question
+        question = OpenEnvQuestion.model_validate(problem, from_attributes=True)
+        return question.model_copy(update={**result, "row": recipe.row if recipe else None})
 
     @property
     def state(self) -> State:
@@ -226,13 +125,14 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
         return asyncio.run(self.step_async(action, timeout_s, **options))
 
 
-def _question(problem: PromptedProblem, **result: Any) -> OpenEnvQuestion:
-    return OpenEnvQuestion.model_validate(problem, from_attributes=True).model_copy(update=result)
+def _at(rows: Any, number: int, name: str) -> Any:
+    if not 0 <= number < len(rows):
+        raise EnvironmentSetupError(f"{name}: expected 0 to {len(rows) - 1}, got {number}.")
+    return rows[number]
 
 
-def build_app(tasks: Tasks) -> FastAPI:
-    """OpenEnv's web application over started tasks."""
-    stream = ItemStream(tasks)
-    session = partial(ReasoningGymOpenEnv, tasks, stream, SharedQuestions(stream), HeldOut(tasks))
+def build_app(tasks: Tasks, level_store: str, group_size: int) -> FastAPI:
+    """OpenEnv's web application over started tasks, and the rows of a store of levels."""
+    session = partial(ReasoningGymOpenEnv, tasks, Rows(level_store), group_size, HeldOut(tasks), itertools.count())
     # OpenEnv refuses sessions beyond this number.
     return create_app(session, OpenEnvCompletion, OpenEnvQuestion, "reasoning_gym", max_concurrent_envs=1024)

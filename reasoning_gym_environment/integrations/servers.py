@@ -32,10 +32,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from ..api import Grade, Tasks
-from ..errors import EnvironmentSetupError, GenerationError
-from ..records import AnswerFormat
-from .recipe import RECIPE, Recipe, RecipeGrader
+from ..api import (
+    AnswerFormat,
+    EnvironmentSetupError,
+    GenerationError,
+    Grade,
+    Problem,
+    Recipe,
+    Tasks,
+    problem_of,
+)
+from .item_formats import RECIPE
 
 MOST_MISTAKES = 10
 """A refusal names this many mistakes of a request."""
@@ -122,7 +129,6 @@ class GradingService:
 
     def __init__(self, tasks: Tasks, queue: int, deadline_s: float, *, allow_configs: bool) -> None:
         self._tasks = tasks
-        self._grader = RecipeGrader(tasks)
         self._queue = queue
         self._deadline_s = deadline_s
         self._config = partial(tasks.served_configs.config, allows_any=allow_configs)
@@ -175,24 +181,34 @@ class GradingService:
 
     async def _grade(self, group: GroupToGrade) -> list[Graded]:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
-        tasks = self._tasks
-        run = tasks._thread.run_for
+        # The workers' event loop cancels the work when the deadline is over, or when the caller is gone.
+        grades = await self._tasks._thread.run_for(self._graded(group))
+        return [Graded.of(grade) for grade in grades]
+
+    async def _graded(self, group: GroupToGrade) -> list[Grade]:
+        problem = await self._problem(group)
+        return await self._tasks._grade(problem, group.completions, group.thinking_opened)
+
+    async def _problem(self, group: GroupToGrade) -> Problem:
         if group.recipe is not None:
             recipe = _recipe_of(group)
             self._config(recipe.task, json.loads(recipe.config))
-            question = None if group.item is None else group.item.question
-            work = self._grader._grade(recipe, group.completions, group.thinking_opened, question)
-            return [Graded.of(grade) for grade in await run(work)]
+            problem = await self._tasks._problem(recipe)
+            # A clarified question begins with the question of reasoning-gym.
+            if group.item and not group.item.question.startswith(problem.library_question.rstrip()):
+                raise EnvironmentSetupError(
+                    f"Expected the recipe of the item, got the recipe of another item of {problem.task}. Export the "
+                    "row again."
+                )
+            return problem
         config = self._config(group.task, group.config, level=group.level)
+        answer_format = group.answer_format or self._tasks.settings.answer_format
         if group.item is None:
-            problem = await run(tasks._make(group.task, group.seed, config))
-        else:
-            is_given = group.config or group.level is not None
-            problem = tasks.problem(group.task, dict(group.item), config if is_given else None)
-        if group.answer_format is not None:
-            problem = replace(problem, answer_format=group.answer_format)
-        grades = await run(tasks._grade(problem, group.completions, group.thinking_opened))
-        return [Graded.of(grade) for grade in grades]
+            made = await self._tasks._make(group.task, group.seed, config)
+            return replace(made, answer_format=answer_format)
+        is_given = group.config or group.level is not None
+        chosen = config if is_given else self._tasks.catalog[group.task].overrides
+        return problem_of(group.task, dict(group.item), chosen, answer_format=answer_format)
 
 
 def build_app(
@@ -278,7 +294,7 @@ def _for_nemo(graded: Graded) -> dict[str, Any]:
 def _recipe_of(group: GroupToGrade) -> Recipe:
     """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another task."""
     row: Any = group.recipe
-    recipe = Recipe.from_row(row)
+    recipe = Recipe.of(row)
     if group.task and recipe.task != group.task:
         raise EnvironmentSetupError(
             f"Expected the recipe of an item of {group.task}, got the recipe of an item of {recipe.task}. Export the "

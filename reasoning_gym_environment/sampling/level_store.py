@@ -4,7 +4,11 @@
     a process that grades   row, reward ── LevelStore.add ──> with the group's last reward: Curriculum.observe
 
 Any number of processes use the file at the same time. The first process that reads a row fixes its item, and all later
-reads get the same item. A group is complete when it has `group_size` rewards, and the curriculum sees it once.
+reads get the same item.
+
+The curriculum counts a group once: when it has `group_size` rewards, or when it is left behind, because no more will
+come. To see that, the store counts generations: a generation ends when as many rows have a reward as were read before
+it began. The first groups that are some generations old also show how many completions the trainer really samples.
 
 The file is an SQLite database with its ordinary journal. A process that is killed leaves no lock and no half of a
 change. The processes may be on several machines if the file is on a disk that they share and whose locks work, as those
@@ -23,8 +27,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from statistics import mode
 from typing import Any
 from urllib.parse import quote
 
@@ -36,7 +41,16 @@ logger = logging.getLogger(__name__)
 APPLICATION = 0x52475953
 """Marks a database as a store of levels (SQLite's application_id)."""
 
-VERSION = 1
+VERSION = 2
+
+LEFT_BEHIND = 8
+"""A group counts with the rewards that it has that many generations after its row was read. The slowest completion of a
+group may come long after the others, so this is not small."""
+
+SHOWN_AFTER = 3
+"""Groups show how many completions the trainer samples that many generations after their rows were read."""
+SHOWN_BY = 6
+"""The number of groups that show it, if three quarters of them have the same size."""
 
 PATIENCE_S = 60.0
 """A process waits so long for SQLite's own lock, which only a reader or another program can hold."""
@@ -46,17 +60,27 @@ PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE tasks (task TEXT PRIMARY KEY, levels INTEGER NOT NULL, state TEXT NOT NULL);
+CREATE TABLE progress (
+    generation INTEGER NOT NULL,
+    read INTEGER NOT NULL,
+    begun INTEGER NOT NULL,
+    read_before INTEGER NOT NULL,
+    group_size INTEGER NOT NULL,
+    is_size_known INTEGER NOT NULL
+);
 CREATE TABLE skipped (reason TEXT PRIMARY KEY, draws INTEGER NOT NULL);
 CREATE TABLE rows (
     row INTEGER PRIMARY KEY,
     task TEXT NOT NULL,
     level INTEGER,
     recipe TEXT NOT NULL,
+    generation INTEGER NOT NULL,
     rewards TEXT NOT NULL DEFAULT '[]',
-    is_complete INTEGER NOT NULL DEFAULT 0,
-    repeated INTEGER NOT NULL DEFAULT 0
+    is_counted INTEGER NOT NULL DEFAULT 0,
+    later INTEGER NOT NULL DEFAULT 0,
+    is_read_again INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX incomplete ON rows (row) WHERE NOT is_complete;
+CREATE INDEX uncounted ON rows (generation, row) WHERE NOT is_counted;
 """
 
 
@@ -67,7 +91,7 @@ class StoreSettings:
     rows: int
     """The number of rows that the trainer may read."""
     group_size: int
-    """The completions of a row."""
+    """The completions of a row, as the user has said."""
     target_accuracy: float
     tasks: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `Tasks`."""
@@ -93,13 +117,17 @@ class StoreSummary:
     rows: int
     """Rows that were read."""
     complete: int
-    """Rows whose group has all its rewards."""
+    """Groups that the curriculum has counted."""
+    short: int
+    """Groups that it has counted with fewer rewards than a group has."""
+    group_size: int
+    """The completions of a group, as the first groups have shown."""
     unscored: int
     """Completions without a score."""
     skipped: dict[str, int]
     """Draws that gave no item, by reason."""
     repeated: int
-    """Rewards that came for a complete group, for example because training went back to a checkpoint."""
+    """Rewards beyond those of a group, for example because training went back to a checkpoint."""
     tasks: list[TaskSummary]
 
 
@@ -122,14 +150,14 @@ class LevelStore:
                 address, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
             )
             self.settings = self._read_settings()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, TypeError) as error:
             raise EnvironmentSetupError(f"{self.path}: cannot be read as a store of levels ({error}).") from error
 
     @classmethod
     def create(cls, path: str | Path, settings: StoreSettings, levels: Mapping[str, int]) -> LevelStore:
         """Make a new store in which every task is at its lowest level. `levels` has the number of levels of each task.
 
-        Raises EnvironmentSetupError if the file exists.
+        Raises EnvironmentSetupError if the file exists or cannot be written.
         """
         path = Path(path)
         check_is_new(path)
@@ -142,12 +170,18 @@ class LevelStore:
                 database.executemany("INSERT INTO settings VALUES (?, ?)", given)
                 rows = [(task, count, "{}") for task, count in sorted(levels.items())]
                 database.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
+                database.execute("INSERT INTO progress VALUES (0, 0, 0, 0, ?, 0)", (settings.group_size,))
                 database.commit()
             os.link(temporary, path)
         except FileExistsError:
             check_is_new(path)
+        except (sqlite3.Error, OSError) as error:
+            raise EnvironmentSetupError(
+                f"{path}: cannot be written ({error}). Name a file in a folder that exists, on a disk with room."
+            ) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         return cls(path)
 
     def levels(self) -> dict[str, int]:
@@ -159,10 +193,17 @@ class LevelStore:
         [(levels, state)] = self._read("SELECT levels, state FROM tasks WHERE task = ?", task)
         return self._curriculum(task, levels, state).level(task)
 
-    def recipe(self, row: int) -> str | None:
+    def recipe(self, row: int) -> dict[str, Any] | None:
         """The recipe of the row's item; None if nobody has read the row."""
-        found = self._read("SELECT recipe FROM rows WHERE row = ?", row)
-        return found[0][0] if found else None
+        found = self._read("SELECT recipe, is_counted AND NOT is_read_again FROM rows WHERE row = ?", row)
+        if not found:
+            return None
+        [(recipe, is_return)] = found
+        if is_return:
+            # Further rewards of this row say nothing about the size of groups.
+            with self._change():
+                self._database.execute("UPDATE rows SET is_read_again = 1 WHERE row = ?", (row,))
+        return self._loaded(recipe)
 
     def note_item(self, task: str, *, unmade: Iterable[int], made: int | None, skipped: str = "") -> None:
         """Note which levels could not give an item of this task, and the level that gave it.
@@ -179,14 +220,17 @@ class LevelStore:
                     "INSERT INTO skipped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET draws = draws + 1", (skipped,)
                 )
 
-    def keep(self, row: int, task: str, level: int | None, recipe: str) -> str:
+    def keep(self, row: int, task: str, level: int | None, recipe: Mapping[str, Any]) -> dict[str, Any]:
         """Fix the item of a row, unless another process was faster. Returns the recipe that counts."""
         with self._change():
             self._database.execute(
-                "INSERT OR IGNORE INTO rows (row, task, level, recipe) VALUES (?, ?, ?, ?)", (row, task, level, recipe)
+                "INSERT OR IGNORE INTO rows (row, task, level, recipe, generation) "
+                "SELECT ?, ?, ?, ?, generation FROM progress",
+                (row, task, level, json.dumps(recipe)),
             )
+            self._database.execute("UPDATE progress SET read = read + changes()")
             [(kept,)] = self._database.execute("SELECT recipe FROM rows WHERE row = ?", (row,)).fetchall()
-        return str(kept)
+        return self._loaded(kept)
 
     def add(self, row: int, *rewards: float | None) -> None:
         """Add the rewards of completions of a row, in [0, 1], or None for an unscored completion.
@@ -202,20 +246,26 @@ class LevelStore:
                 self._add(row, reward)
 
     def is_complete(self, row: int) -> bool:
-        """Whether the group of a row has all its rewards."""
-        found = self._read("SELECT is_complete FROM rows WHERE row = ?", row)
+        """Whether the curriculum has counted the group of a row."""
+        found = self._read("SELECT is_counted FROM rows WHERE row = ?", row)
         return bool(found and found[0][0])
 
     def incomplete_rows(self) -> Iterator[int]:
-        """The rows whose groups are not complete: first the rows that were read before, then all later rows."""
-        for (row,) in self._read("SELECT row FROM rows WHERE NOT is_complete ORDER BY row"):
+        """The rows whose groups are not counted: first the rows that were read before, then all later rows."""
+        for (row,) in self._read("SELECT row FROM rows WHERE NOT is_counted ORDER BY row"):
             yield row
         [(last,)] = self._read("SELECT coalesce(max(row), -1) FROM rows")
         yield from range(last + 1, self.settings.rows)
 
     def summary(self) -> StoreSummary:
         """The levels now, and the counts."""
-        [counts] = self._read("SELECT count(*), coalesce(sum(is_complete), 0), coalesce(sum(repeated), 0) FROM rows")
+        [(size,)] = self._read("SELECT group_size FROM progress")
+        [(rows, counted, short, repeated)] = self._read(
+            "SELECT count(*), total(is_counted), total(is_counted AND came < ?), total(max(came - ?, 0)) "
+            "FROM (SELECT is_counted, json_array_length(rewards) + later AS came FROM rows)",
+            size,
+            size,
+        )
         [(unscored,)] = self._read(
             "SELECT count(*) FROM rows, json_each(rows.rewards) AS reward WHERE reward.type = 'null'"
         )
@@ -232,9 +282,8 @@ class LevelStore:
                     details.get("recent_accuracy"),
                 )
             )
-        read, complete, repeated = counts
         skipped = dict(self._read("SELECT reason, draws FROM skipped ORDER BY draws DESC, reason"))
-        return StoreSummary(read, complete, unscored, skipped, repeated, tasks)
+        return StoreSummary(rows, int(counted), int(short), size, unscored, skipped, int(repeated), tasks)
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
@@ -244,7 +293,7 @@ class LevelStore:
 
     def _add(self, row: int, reward: float | None) -> None:
         """Within a change: add a reward to its group, and show the curriculum a group that is complete."""
-        found = self._database.execute("SELECT task, level, rewards, is_complete FROM rows WHERE row = ?", (row,))
+        found = self._database.execute("SELECT rewards, is_counted FROM rows WHERE row = ?", (row,))
         known = found.fetchone()
         if known is None:
             self.unknown_rows += 1
@@ -256,19 +305,68 @@ class LevelStore:
                     row,
                 )
             return
-        task, level, text, is_complete = known
-        if is_complete:
-            self._database.execute("UPDATE rows SET repeated = repeated + 1 WHERE row = ?", (row,))
+        text, is_counted = known
+        if is_counted:
+            self._database.execute("UPDATE rows SET later = later + 1 WHERE row = ?", (row,))
             return
         rewards = [*json.loads(text), reward]
-        is_complete = len(rewards) >= self.settings.group_size
-        self._database.execute(
-            "UPDATE rows SET rewards = ?, is_complete = ? WHERE row = ?", (json.dumps(rewards), is_complete, row)
-        )
-        scored = tuple(reward for reward in rewards if reward is not None)
-        if is_complete and scored:
+        self._database.execute("UPDATE rows SET rewards = ? WHERE row = ?", (json.dumps(rewards), row))
+        if len(rewards) == 1:
+            self._begin_group()
+        [(size,)] = self._database.execute("SELECT group_size FROM progress").fetchall()
+        if len(rewards) >= size:
+            self._count(row)
+
+    def _count(self, row: int) -> None:
+        """Show the curriculum a group, once."""
+        self._database.execute("UPDATE rows SET is_counted = 1 WHERE row = ?", (row,))
+        found = self._database.execute("SELECT task, level, rewards FROM rows WHERE row = ?", (row,))
+        [(task, level, text)] = found.fetchall()
+        scored = tuple(reward for reward in json.loads(text) if reward is not None)
+        if scored:
             with self._changed_curriculum(task) as curriculum:
                 curriculum.observe(GroupResult(task, level, scored))
+
+    def _begin_group(self) -> None:
+        """Note the first reward of a group. At the end of a generation, older groups are looked at."""
+        self._database.execute("UPDATE progress SET begun = begun + 1")
+        [progress] = self._database.execute("SELECT * FROM progress").fetchall()
+        generation, read, begun, read_before, size, is_size_known = progress
+        if begun < read_before or read == read_before:
+            return
+        self._database.execute("UPDATE progress SET generation = generation + 1, read_before = read")
+        if not is_size_known:
+            self._learn_size(size, generation + 1 - SHOWN_AFTER)
+        self._count_all("generation <= ? AND rewards != '[]'", generation + 1 - LEFT_BEHIND)
+
+    def _count_all(self, condition: str, value: int) -> None:
+        """Count the groups that meet an SQL condition and are not counted."""
+        found = self._database.execute(f"SELECT row FROM rows WHERE NOT is_counted AND {condition}", (value,))
+        for (row,) in found.fetchall():
+            self._count(row)
+
+    def _learn_size(self, expected: int, generation: int) -> None:
+        """Compare the size of the first groups with the size that the user has said."""
+        found = self._database.execute(
+            "SELECT json_array_length(rewards) + later FROM rows "
+            "WHERE generation <= ? AND rewards != '[]' AND NOT is_read_again",
+            (generation,),
+        )
+        sizes = [size for (size,) in found.fetchall()]
+        if expected in sizes:
+            self._database.execute("UPDATE progress SET is_size_known = 1")
+        elif len(sizes) >= SHOWN_BY and sizes.count(mode(sizes)) >= 0.75 * len(sizes):
+            size = mode(sizes)
+            logger.warning(
+                "%s: expected %d completions of each row, as --group-size says, and the trainer samples %d. From now "
+                "on a group counts with %d.",
+                self.path,
+                expected,
+                size,
+                size,
+            )
+            self._database.execute("UPDATE progress SET group_size = ?, is_size_known = 1", (size,))
+            self._count_all("json_array_length(rewards) >= ?", size)
 
     @contextlib.contextmanager
     def _changed_curriculum(self, task: str) -> Iterator[Curriculum]:
@@ -283,21 +381,39 @@ class LevelStore:
     def _curriculum(self, task: str, levels: int, state: str) -> Curriculum:
         """The curriculum of one task."""
         curriculum = Curriculum({task: levels}, self.settings.target_accuracy)
-        own = json.loads(state)
-        curriculum.load_state_dict({"tasks": {task: own} if own else {}})
+        own = self._loaded(state)
+        try:
+            curriculum.load_state_dict({"tasks": {task: own} if own else {}})
+        except ValueError as error:
+            raise self._damaged(error) from error
         return curriculum
+
+    def _loaded(self, text: str) -> dict[str, Any]:
+        """JSON of the file. Raises EnvironmentSetupError if it is damaged."""
+        try:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> EnvironmentSetupError:
+        return EnvironmentSetupError(
+            f"{self.path}: expected data that this package has written, but the file is damaged ({error!s:.100}). "
+            "Continue with a copy of it, or begin with a new store."
+        )
 
     # --- the database
 
     def _read_settings(self) -> StoreSettings:
         [(application,)] = self._database.execute("PRAGMA application_id").fetchall()
         [(version,)] = self._database.execute("PRAGMA user_version").fetchall()
-        if (application, version) != (APPLICATION, VERSION):
+        values: dict[str, Any] = {}
+        if (application, version) == (APPLICATION, VERSION):
+            values = {name: json.loads(value) for name, value in self._database.execute("SELECT * FROM settings")}
+        if values.keys() != {setting.name for setting in fields(StoreSettings)}:
             raise EnvironmentSetupError(
                 f"{self.path}: expected a store of levels of this release, which `reasoning-gym-env levels create` "
                 "makes."
             )
-        values = {name: json.loads(value) for name, value in self._database.execute("SELECT * FROM settings")}
         return StoreSettings(**values)
 
     def _read(self, query: str, *values: Any) -> list[Any]:
@@ -323,9 +439,10 @@ class LevelStore:
         self._check_exists()
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise EnvironmentSetupError(
-                f"{self.path}: cannot be used ({error}). Check the disk, and that the locks of the file system work."
+                f"{self.path}: cannot be used ({error}). Check that the disk has room and can be written, and that the "
+                "locks of the file system work."
             ) from error
 
     def _check_exists(self) -> None:
@@ -337,7 +454,9 @@ class LevelStore:
 
 
 def check_is_new(path: Path) -> None:
-    """Raise EnvironmentSetupError if the file of a new store exists."""
+    """Raise EnvironmentSetupError if the file of a new store exists, or its folder does not."""
+    if not path.absolute().parent.is_dir():
+        raise EnvironmentSetupError(f"{path}: expected a folder that exists, but there is no {path.absolute().parent}.")
     if path.exists():
         raise EnvironmentSetupError(
             f"{path}: the file exists. A run that continues uses it as it is; a new run needs another name."

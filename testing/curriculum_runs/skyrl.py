@@ -14,7 +14,7 @@ from typing import Any
 
 import skyrl_gym
 
-from reasoning_gym_environment.integrations.skyrl import ENV_CLASS, CurriculumPrompts, register
+from reasoning_gym_environment.integrations.skyrl import CurriculumPrompts, register
 from testing import level_student
 
 PROMPTS = 4
@@ -41,7 +41,7 @@ def answer(prompt: dict[str, Any]) -> None:
     info = prompt["env_extras"]["extra_info"]
     key = prompt["env_extras"]["reward_model"]["ground_truth"]
     for reward in level_student.rewards(info["task"], info["level"], info["row"]):
-        env = skyrl_gym.make(prompt["env_class"] or ENV_CLASS, env_config={}, extras=prompt["env_extras"])
+        env = skyrl_gym.make(prompt["env_class"] or "reasoning_gym", env_config={}, extras=prompt["env_extras"])
         env.init(prompt["prompt"])
         assert env.step(level_student.completion(key, reward))["reward"] == reward
         env.close()

@@ -15,8 +15,9 @@ from transformers import AutoTokenizer
 from trl.chat_template_utils import qwen3_chat_template
 from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
-from reasoning_gym_environment.integrations import trl_rows
-from reasoning_gym_environment.integrations.trl_rows import RowRewards, curriculum_dataset
+from reasoning_gym_environment import Rows
+from reasoning_gym_environment.integrations import trl
+from reasoning_gym_environment.integrations.trl import RowRewards
 from testing import level_student
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "tiny_model"
@@ -47,7 +48,7 @@ def run(path: str, groups: int, start: int = 0) -> list[Any]:
     """Train on the rows from `start`; returns the samples."""
     PartialState()
     asked: dict[str, dict[str, Any]] = {}
-    row_of = trl_rows.hf_row
+    row_of = trl.hf_row
 
     def seen(item: Any) -> dict[str, Any]:
         row = row_of(item)
@@ -58,14 +59,14 @@ def run(path: str, groups: int, start: int = 0) -> list[Any]:
         return row
 
     turns: Counter[str] = Counter()
-    trl_rows.hf_row = seen
+    trl.hf_row = seen
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     # TRL knows how to read the replies of some chat templates only.
     tokenizer.chat_template = qwen3_chat_template
     samples: queue.Queue[Any] = queue.Queue()
     loop = Loop(
         model_name="none",
-        dataset=curriculum_dataset(path),
+        dataset=trl.dataset(Rows(path)),
         reward_funcs=[RowRewards()],
         processing_class=tokenizer,
         eos_token_ids=[tokenizer.eos_token_id],
@@ -86,7 +87,7 @@ def run(path: str, groups: int, start: int = 0) -> list[Any]:
     received = [samples.get(timeout=300) for _ in range(groups * level_student.GROUP_SIZE)]
     loop._loop.call_soon_threadsafe(loop._stop_event.set)
     thread.join()
-    trl_rows.hf_row = row_of
+    trl.hf_row = row_of
     return received
 
 

@@ -16,6 +16,7 @@ import verifiers.v1 as vf
 from verifiers.v1.serve import EnvClient, env_config_data, serve_env
 from verifiers.v1.utils.loaders import resolve_env_config
 
+from reasoning_gym_environment import Tasks
 from testing import level_student
 
 PROMPTS = 4
@@ -26,6 +27,8 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {}
 """By the question: a right answer, and where the reward of the row goes."""
 TURNS: Counter[str] = Counter()
 LOCK = threading.Lock()
+TASKS: Tasks
+"""Makes the items of rows again, for their answers."""
 
 
 class Student(BaseHTTPRequestHandler):
@@ -62,7 +65,7 @@ async def train(config: Any, address: str, base_url: str, groups: int) -> None:
     for _ in range(groups // PROMPTS):
         batch = list(islice(rows, PROMPTS))
         for task in batch:
-            ROWS[task.data.prompt] = (await right_answer(task), task.data.curriculum)
+            ROWS[task.data.prompt] = (await right_answer(task), task.data.recipe.as_row())
         data = [task.data.model_dump(mode="json") for task in batch for _ in range(level_student.GROUP_SIZE)]
         running = [server.run(task_data=row, client=client, model="mock", sampling=vf.SamplingConfig()) for row in data]
         for row, episode in zip(data, await asyncio.gather(*running), strict=True):
@@ -73,12 +76,13 @@ async def train(config: Any, address: str, base_url: str, groups: int) -> None:
 
 async def right_answer(task: Any) -> str:
     """The answer of a row's item, made again."""
-    grader = await task.config.grader()
-    problem = await task.data.recipe.make(grader.tasks)
+    problem = await asyncio.to_thread(TASKS.problem, task.data.recipe)
     return str(problem.entry["answer"])
 
 
 def main(path: str, groups: str) -> None:
+    global TASKS
+    TASKS = Tasks(level_student.TASKS)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Student)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     taskset = {"id": "reasoning-gym-environment", "split": "train", "level_store": path}

@@ -14,15 +14,14 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from reasoning_gym_environment import PromptedProblem, Tasks, cli, grade_rows
+from reasoning_gym_environment import PromptedProblem, Recipe, Tasks, cli
+from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem
-from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
-from reasoning_gym_environment.verification.entries import right_answer
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.in_process import InProcessGenerator, InProcessGrader
 
@@ -130,13 +129,13 @@ def test_a_row_grades_its_own_right_answer_as_1_and_no_hostile_answer(
     marker = tmp_path / "touched"
     answers = [row["answer"] for row in rows["hf", split]]
     recipes = [recipe_of(name, row) for row in rows[name, split]]
-    right = grade_rows(tasks, recipes, [f"<think>so</think><answer>{answer}</answer>" for answer in answers])
-    for recipe, answer, grade in zip(recipes, answers, right, strict=True):
+    for recipe, answer in zip(recipes, answers, strict=True):
+        [grade] = tasks.grade(recipe, [f"<think>so</think><answer>{answer}</answer>"])
         assert grade.reward == (0.0 if answer is None else 1.0), (recipe, grade)
         assert (answer is None) == (recipe["task"] == WITHOUT_ANSWER)
     for attack in ("shell", "power tower"):
         text = f"<answer>{HOSTILE_ANSWERS[attack].replace('<marker>', str(marker))}</answer>"
-        assert not any(grade.reward for grade in grade_rows(tasks, recipes, [text] * len(recipes)))
+        assert not any(tasks.grade(recipe, [text])[0].reward for recipe in recipes)
     assert not marker.exists()
 
 
@@ -145,8 +144,7 @@ def test_an_item_without_the_keys_answer_and_metadata_has_a_row(name: str) -> No
     """Training accepts such items of datasets of one's own."""
     entry = {"question": "1 or 2?"}
     problem = PromptedProblem("own", "", split="train", index=0, seed=1, config={}, entry=entry)
-    recipe = Recipe.of(problem).as_row()
-    row = ITEM_FORMATS[name].row(ExportedItem(problem, "train", 0, right_answer("own", entry), recipe))
+    row = ITEM_FORMATS[name].row(Row(0, problem, Recipe.of(problem)))
     assert recipe_of(name, row)["question_digest"] == question_digest("1 or 2?")
     assert not row.get("answer")
 

@@ -23,8 +23,9 @@ def test_the_servers_start_with_the_defaults_of_their_help(
         raise EnvironmentSetupError
 
     monkeypatch.setattr(http_servers, "Tasks", start)
+    monkeypatch.setattr(http_servers, "new_store", lambda *_, **__: None)
     # The library is not installed here.
-    monkeypatch.setitem(sys.modules, "reasoning_gym_environment.integrations.openenv", SimpleNamespace(build_app=None))
+    monkeypatch.setitem(sys.modules, "reasoning_gym_environment.integrations.openenv", SimpleNamespace(build_app=start))
     with pytest.raises(EnvironmentSetupError):
         getattr(http_servers, command)(["--port", "0"])
     [settings] = started

@@ -13,9 +13,9 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from reasoning_gym_environment import RowRewards, Tasks, grade_rows
-from reasoning_gym_environment.integrations.item_formats import ExportedItem, nemo_row
-from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment import Recipe, RowRewards, Tasks
+from reasoning_gym_environment.api import Row
+from reasoning_gym_environment.integrations.item_formats import nemo_row
 from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.records import to_json
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -37,8 +37,7 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
             grades = await asyncio.to_thread(tasks.grade, group.problem, group.completions)
             assert [grade.reward for grade in grades] == rewards
             row = Recipe.of(group.problem).as_row()
-            rows = [row] * len(rewards)
-            graded_rows = await asyncio.to_thread(grade_rows, tasks, rows, group.completions)
+            graded_rows = await asyncio.to_thread(tasks.grade, row, group.completions)
             assert [grade.reward for grade in graded_rows] == rewards
             columns = {name: [value] * len(rewards) for name, value in row.items()}
             function = RowRewards(**SETTINGS)
@@ -74,7 +73,7 @@ def graded_over_http(client: TestClient, group: Group) -> list[list[dict[str, An
 def verified_over_http(client: TestClient, group: Group) -> list[float | None]:
     """The rewards that /verify gives to a row of `export items --format nemo-gym`."""
     problem = group.problem
-    row = nemo_row(ExportedItem(problem, "eval", 0, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
+    row = nemo_row(Row(0, problem, Recipe.of(problem), "eval"))
     rewards = []
     for completion in group.completions:
         response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}

@@ -46,6 +46,6 @@ def test_python_http_and_atropos_and_the_wheel(wheel: Path, tmp_path: Path) -> N
 @pytest.mark.libraries
 def test_the_example_for_trl_trains_a_tiny_model(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "environment", libraries_of(".venv-trl"), wheel, extras="trl")
-    reported = run(python, ROOT / "examples" / "trl_grpo.py", tmp_path / "out", cwd=tmp_path)
-    assert re.search(r"^before: +\d+\.\d% .*\nafter: +\d+\.\d% \[.*\]$", reported, re.MULTILINE), reported
+    reported = run(python, ROOT / "examples" / "trl" / "train.py", tmp_path / "out", cwd=tmp_path)
+    assert re.search(r"^before: \d+\.\d%\nafter: \d+\.\d%$", reported, re.MULTILINE), reported
     assert (tmp_path / "out" / "checkpoint-20" / "trainer_state.json").exists()

@@ -18,9 +18,9 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment import Tasks
+from reasoning_gym_environment import Recipe, Tasks
 from reasoning_gym_environment.errors import missing_extra
-from reasoning_gym_environment.integrations.recipe import RECIPE, Recipe, RecipeGrader
+from reasoning_gym_environment.integrations.item_formats import RECIPE
 from reasoning_gym_environment.integrations.servers import answer_in, build_app, last_message
 from testing.hostile_answers import ENTRY
 
@@ -213,11 +213,11 @@ def test_groups_without_completions_are_refused(tasks: Tasks) -> None:
 
 
 def test_a_recipe_that_gives_another_item_keeps_nothing(tasks: Tasks) -> None:
-    grader = RecipeGrader(tasks)
+    before = dict(tasks._items._making)
     for seed in range(20):
         recipe = replace(Recipe.of(tasks.draw("chain_sum", seed)), question_digest="0")
-        assert grader.grade(recipe, ["x"])[0].reward is None
-    assert not grader._making
+        assert tasks.grade(recipe, ["x"])[0].reward is None
+    assert tasks._items._making == before
 
 
 # --- requests that anybody may send

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
-from reasoning_gym_environment.integrations.curriculum_rows import new_store
+from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks, new_store
 from reasoning_gym_environment.sampling.seeds import is_held_out
 from testing import level_student
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
@@ -233,9 +232,7 @@ def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path:
     marker = tmp_path / "touched"
     with Tasks(TASKS, answer_format=answer_format) as tasks:
         groups = shared_groups(tasks, marker)
-    options = (
-        f"include-tasks {','.join(TASKS)} split eval num-eval-samples-per-task 1 task.answer-format {answer_format}"
-    )
+    options = f"include-tasks {','.join(TASKS)} split eval num-eval-samples-per-task 1 answer-format {answer_format}"
     traces = traces_of(groups, options, python, tmp_path, byte_tokenizer)
     assert len(traces) == NUM_COMPLETIONS and all(trace["ok"] for trace in traces)
     assert not marker.exists()

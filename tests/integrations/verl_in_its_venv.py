@@ -34,13 +34,12 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn, get_dataset_class
 from verl.workers.reward_manager import get_reward_manager_cls
 
-from reasoning_gym_environment import PromptedProblem, Tasks
+from reasoning_gym_environment import PromptedProblem, Recipe, Tasks, new_store
+from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations.curriculum_rows import new_store
-from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ExportedItem, verl_row, write_rows
-from reasoning_gym_environment.integrations.recipe import Recipe
-from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score, compute_scores
-from reasoning_gym_environment.integrations.verl_dataset import STORE_SUFFIX, CurriculumDataset
+from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, verl_row, write_rows
+from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score
+from reasoning_gym_environment.integrations.verl_dataset import CurriculumDataset
 from testing import level_student
 from testing.curriculum_runs import verl as curriculum
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
@@ -92,7 +91,7 @@ def readable(group: Group) -> Group:
 
 def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
     """A row of `export items --format verl`."""
-    return verl_row(ExportedItem(problem, "train", index, str(problem.entry["answer"]), Recipe.of(problem).as_row()))
+    return verl_row(Row(index, problem, Recipe.of(problem)))
 
 
 @pytest.fixture(scope="module")
@@ -156,22 +155,17 @@ async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
     assert await rewards_of(worker, batches) == rewards
 
 
-@pytest.mark.parametrize("manager", ["naive", "batch"])
 def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions(
-    groups: list[Group],
-    rows: RLHFDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    manager: str,
+    groups: list[Group], rows: RLHFDataset, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     wanted = groups[-1].rewards
     batch = batch_of(rows[len(rows) - 1], [*wanted], tokenizer)
-    function = compute_scores if manager == "batch" else compute_score
 
     def scores(**more: Any) -> dict[str, Any]:
         def configured(**arguments: Any) -> Any:
-            return function(**arguments, **REWARD_KWARGS, **more)
+            return compute_score(**arguments, **REWARD_KWARGS, **more)
 
-        made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
+        made: dict[str, Any] = get_reward_manager_cls("naive")(tokenizer, 0, configured)(batch, return_dict=True)
         return made
 
     with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*Set unscored_reward"):
@@ -206,7 +200,7 @@ def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
     overrides = shlex.split(command.replace("\\\n", ""))
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra.compose("ppo_trainer", overrides[3:])
-    assert str(config.data.train_files).endswith(STORE_SUFFIX)
+    assert str(config.data.train_files).endswith(".sqlite")
     assert get_dataset_class(config.data) is CurriculumDataset
     assert get_custom_reward_fn(config) is not None
     with pytest.raises(EnvironmentSetupError, match="no such file"):

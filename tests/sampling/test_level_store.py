@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import resource
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
@@ -26,8 +28,7 @@ def give_out(store: LevelStore, row: int) -> int:
     """Read a row, at the level that its task has now."""
     task = task_of(row)
     level = store.level_of(task)
-    kept = store.keep(row, task, level, json.dumps([task, level]))
-    return int(json.loads(kept)[1])
+    return int(store.keep(row, task, level, {"level": level})["level"])
 
 
 def state_of(store: LevelStore, task: str) -> Any:
@@ -58,7 +59,7 @@ def test_the_levels_are_those_of_one_curriculum(store: LevelStore, seed: int) ->
         if len(open_rows) < 6:
             open_rows[next_row] = (give_out(random.choice(others), next_row), [])
             next_row += 1
-        row = random.choice(sorted(open_rows))
+        row = random.choice(sorted(open_rows)[:4])
         level, rewards = open_rows[row]
         # Right on the first two levels, and on no other.
         reward = random.choice([float(level < 2), float(level < 2), None])
@@ -78,9 +79,10 @@ def test_the_levels_are_those_of_one_curriculum(store: LevelStore, seed: int) ->
 
 def test_the_first_reader_fixes_a_row(store: LevelStore) -> None:
     assert store.recipe(7) is None
-    assert store.keep(7, "b", 0, "first") == "first"
-    assert LevelStore(store.path).keep(7, "b", 1, "second") == "first"
-    assert store.recipe(7) == "first"
+    first = {"of": "first"}
+    assert store.keep(7, "b", 0, first) == first
+    assert LevelStore(store.path).keep(7, "b", 1, {"of": "second"}) == first
+    assert store.recipe(7) == first
 
 
 def test_a_group_counts_once_whatever_comes_after_it(store: LevelStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -172,27 +174,125 @@ def test_a_store_that_cannot_be_used_is_one_sentence(tmp_path: Path, store: Leve
         store.add(0, 1.0)
 
 
-def test_a_call_that_fails_in_the_middle_adds_none_of_its_rewards(
-    store: LevelStore, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def a_full_disk() -> Iterator[None]:
+    """No write beyond the first kilobyte of a file succeeds. Python ignores the signal that comes with it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_call_that_is_repeated_after_a_full_disk_counts_once(store: LevelStore) -> None:
+    for row in range(40):
+        give_out(store, row)
+    long = [None] * (GROUP - 1)
+    failed = []
+    with a_full_disk():
+        for row in range(40):
+            try:
+                store.add(row, *long)
+            except EnvironmentSetupError as error:
+                assert "cannot be used" in str(error)
+                failed.append(row)
+    assert failed
+    for row in failed:
+        store.add(row, *long)
+    assert store.summary().unscored == 40 * len(long)
+    assert store.summary().complete == 0
+
+
+def test_a_disk_that_cannot_be_written_is_one_sentence(tmp_path: Path, store: LevelStore) -> None:
+    with pytest.raises(EnvironmentSetupError, match="expected a folder that exists"):
+        new_store(tmp_path / "none" / "levels.sqlite")
+    with pytest.raises(EnvironmentSetupError, match="cannot be written"):
+        new_store(Path("/proc/levels.sqlite"))
+    # The lock of the store cannot be opened.
+    lock = tmp_path / "levels.sqlite.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    with pytest.raises(EnvironmentSetupError, match="cannot be used"):
+        give_out(store, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE tasks SET state = '{'",
+        """UPDATE tasks SET state = '{"level": "x"}'""",
+        "UPDATE rows SET recipe = '{'",
+        "UPDATE rows SET recipe = '3'",
+        "UPDATE settings SET value = '{' WHERE name = 'seed'",
+        "INSERT INTO settings VALUES ('of_another_release', '1')",
+        "DELETE FROM settings WHERE name = 'seed'",
+    ],
+)
+def test_damaged_contents_are_one_sentence(store: LevelStore, change: str) -> None:
+    give_out(store, 0)
+    store._database.execute(change)
+    with pytest.raises(EnvironmentSetupError, match=r"damaged|cannot be read|of this release"):
+        opened = LevelStore(store.path)
+        opened.recipe(0)
+        opened.level_of("a")
+
+
+# --- the size of groups
+
+
+def batch(store: LevelStore, rows: range, sampled: int, reward: float = 1.0) -> None:
+    """A step of a trainer that samples this many completions, and interleaves those of its rows."""
+    for row in rows:
+        give_out(store, row)
+    for _ in range(sampled):
+        for row in rows:
+            store.add(row, reward)
+
+
+@pytest.mark.parametrize("sampled", [GROUP // 2, GROUP * 2])
+def test_another_number_of_completions_is_noticed_and_groups_count_by_what_comes(
+    store: LevelStore, sampled: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in range(8):
+        batch(store, range(6 * step, 6 * step + 6), sampled)
+    assert caplog.text.count(f"the trainer samples {sampled}. From now on a group counts with {sampled}") == 1
+    summary = LevelStore(store.path).summary()
+    assert (summary.group_size, summary.complete, summary.short) == (sampled, 48, 0)
+    assert levels_of(store)["a"] >= 1
+
+
+def test_the_first_groups_that_are_answered_again_are_no_larger_groups(
+    store: LevelStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        # The second run begins again without a checkpoint, and reads the rows again.
+        for row in range(6):
+            store.recipe(row)
+        batch(store, range(6), GROUP)
+    for step in range(1, 6):
+        batch(store, range(6 * step, 6 * step + 6), GROUP)
+    summary = store.summary()
+    assert (summary.group_size, summary.complete, summary.repeated) == (GROUP, 36, 6 * GROUP)
+    assert "the trainer samples" not in caplog.text
+
+
+def test_a_group_that_loses_a_completion_counts_with_what_came(
+    store: LevelStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     give_out(store, 0)
-    add = store._add
-
-    def add_until_the_disk_is_full(row: int, reward: float | None) -> None:
-        add(row, reward)
-        if reward == 0.0:
-            _no_room()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_add", add_until_the_disk_is_full)
-        with pytest.raises(EnvironmentSetupError, match="database or disk is full"):
-            store.add(0, 1.0, 0.0)
-    store.add(0, *[1.0] * (GROUP - 1))
+    for _ in range(GROUP - 1):
+        store.add(0, 1.0)
+    give_out(store, 1)
     assert not store.is_complete(0)
-
-
-def _no_room(*_: Any) -> None:
-    raise sqlite3.OperationalError("database or disk is full")
+    for step in range(10):
+        batch(store, range(6 * step + 6, 6 * step + 12), GROUP)
+    assert store.is_complete(0) and not store.is_complete(1), "a row without a reward may still be answered"
+    assert (store.summary().complete, store.summary().short) == (61, 1)
+    # The completion was only late.
+    store.add(0, 1.0)
+    assert (store.summary().short, store.summary().repeated) == (0, 0)
+    assert "the trainer samples" not in caplog.text
 
 
 def test_a_forked_process_must_open_the_store_itself(store: LevelStore) -> None:
