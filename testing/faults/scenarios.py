@@ -20,8 +20,8 @@ from testing.process_table import until
 
 KILLS = 20
 INSTANCES = 4
-LONGEST_LIFE_S = 25.0
-LONGEST_WORK_S = 10.0
+LONGEST_LIFE_S = 15.0
+LONGEST_WORK_S = 5.0
 FILE_LIMIT = 200_000
 """Bytes: some forty groups."""
 

@@ -22,8 +22,6 @@ from reasoning_gym_environment.evaluation.statistics import (
     Estimate,
     Question,
     bounded_interval,
-    effective_number,
-    half_width,
     mean_of,
     paired_difference,
     pass_at_k,
@@ -43,16 +41,6 @@ def test_pass_at_k_equals_counting_all_subsets() -> None:
     assert [pass_ks(n) for n in (0, 1, 3, 8, 10)] == [[], [1], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 10]]
 
 
-def test_a_clustered_error_is_that_of_the_formula_written_out() -> None:
-    values = [(1.0, 0.0, 1.0), (0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.5,)]
-    flat = [value for question in values for value in question]
-    mean = sum(flat) / len(flat)
-    # Miller, section 2.2: the variance of independent values plus all products within a cluster.
-    within = sum((a - mean) * (b - mean) for question in values for a in question for b in question)
-    expected = math.sqrt(within * 4 / 3) / len(flat)
-    assert half_width([Question("task", question) for question in values]) == pytest.approx(t_quantile(3) * expected)
-
-
 def test_wilson_and_t_are_those_of_the_tables() -> None:
     for mean, limits in ((0.0, (0.0, 0.2775)), (1.0, (0.7225, 1.0)), (0.5, (0.2366, 0.7634))):
         assert wilson(mean, 10) == pytest.approx(limits, abs=1e-4)
@@ -68,24 +56,6 @@ def test_wilsons_interval_is_that_of_few_questions_and_of_rare_outcomes() -> Non
     # A question counts once, however many completions all questions have.
     assert share([Question("t", (1.0,) * 8)] * 5) == Estimate(1.0, *wilson(1.0, 5), 5, 40, "wilson")
     assert share([]) is share([Question("t", ())]) is None
-
-
-def test_a_width_rests_on_the_questions_of_the_strata_that_vary() -> None:
-    varied = [Question("a", (value,)) for value in (0.0, 1.0, 1.0, 0.0)]
-    settled = [Question(task, (1.0,)) for task in "bcdef" for _ in range(20)]
-    twice = [*varied, *(Question("b", question.values) for question in varied)]
-    singles = [Question(task, (float(task % 2),)) for task in range(100)]
-    # Single questions have the freedom of their pool.
-    for questions, variance, freedom in (
-        (varied, 1 * 4 / 3, 3),
-        ([*varied, *settled], 1 * 4 / 3, 3),
-        (twice, 2 * 4 / 3, 6),
-        (singles, 25 * 100 / 99, 99),
-        # One single question is pooled with the smallest stratum, so its value counts.
-        ([*varied, Question("b", (1.0,))], 1.2 * 5 / 4, 4),
-    ):
-        assert half_width(questions) == pytest.approx(t_quantile(freedom) * math.sqrt(variance) / len(questions))
-    assert half_width(settled) == half_width([]) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -263,11 +233,6 @@ def test_a_share_is_that_of_exact_sums(questions: list[ExactQuestion]) -> None:
 
 UNEQUAL = [(8, 1, 1, 1, 1, 1), (8, 1, 1), (1, 2, 3, 4, 5, 6), (4,) * 5 + (1,) * 5]
 EQUAL = [(1,) * 3, (4,) * 6, (1,) * 10]
-
-
-@pytest.mark.parametrize(("counts", "size"), [((8, 1, 1, 1, 1, 1), 169 / 69), ((3, 3), 2), ((5,), 1)])
-def test_the_effective_number_of_questions_is_that_of_kish(counts: tuple[int, ...], size: float) -> None:
-    assert effective_number([Question("t", (1.0,) * count) for count in counts]) == pytest.approx(size)
 
 
 @pytest.mark.parametrize("counts", [*UNEQUAL, *EQUAL])
