@@ -68,6 +68,7 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 """Words without a meaning of their own."""
+_PREPOSITIONS = frozenset({"in", "of", "for", "to", "by", "at", "with", "from"})
 _LABEL_WORDS = frozenset(
     _stems(
         """
@@ -107,6 +108,8 @@ class Vocabulary:
     """The words of the sentences that ask."""
     known: frozenset[str]
     """The words that may stand alone."""
+    choices: frozenset[str]
+    """The answers that the question allows, such as True and False. None of them may stand beside a value."""
     asked: frozenset[str]
     """The words for what the question counts."""
     counted: frozenset[str]
@@ -153,6 +156,7 @@ def vocabulary(question: str, *, is_short: bool = True) -> Vocabulary:
         squeezed=_squeezed(question),
         asking=tuple(_stems(source)),
         known=frozenset(known),
+        choices=frozenset(choices),
         asked=frozenset(asked | units if asked else asked),
         counted=frozenset(counted - asked),
         names=frozenset(names | symbols),
@@ -165,7 +169,7 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
     """Whether a text beside a value has only words of the question and words without a meaning.
 
     Three successive words of the question are always allowed, and so is a calculation that stands in the question. Any
-    other number must follow a word, or stand before a word of a label. In `4 (3)`, the 3 could be another answer.
+    other number must stand beside a word of a label, or follow a preposition. In `4 (3)`, the 3 could be the answer.
     """
     text = re.sub(r"(?<=[^\W\d_])-(?=\w)", " ", text)
     for calculation in _CALCULATION.findall(text):
@@ -175,6 +179,8 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
         return False
     words = _words(text)
     stems = list(map(_stem, words))
+    if not vocabulary.choices.isdisjoint(stems):
+        return False
     if len(stems) == 1 and len(stems[0]) == 1 and stems[0].isalpha():
         return stems[0] in vocabulary.names
     quoted: set[int] = set()
@@ -185,9 +191,11 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
         is_free = word in _FUNCTION_WORDS or (is_label and stem in _LABEL_WORDS)
         is_hedge = word in HEDGES and stem not in vocabulary.asked
         is_known = is_free or stem in vocabulary.known
-        stands_alone = word.isdecimal() and stem not in vocabulary.asked and place == 0
-        if is_label and not all(map(str.isdecimal, stems)):
-            stands_alone = False
+        stands_alone = word.isdecimal() and stem not in vocabulary.asked
+        if is_label:
+            stands_alone = stands_alone and all(map(str.isdecimal, stems))
+        elif place:
+            stands_alone = stands_alone and words[place - 1] not in _PREPOSITIONS
         if place not in quoted and (is_hedge or stands_alone or not is_known):
             return False
     return True
@@ -410,6 +418,7 @@ def says_truth(answer: str, question: str, value: str) -> bool:
     negations = [word for word in words[1:] if word in _NEGATIONS]
     rest = " ".join(word for word in words[1:] if word not in _NEGATIONS)
     has_plain_signs = _SIGNS.issuperset(sign for sign in text if not sign.isalnum()) and "=" not in text
-    if len(words) > 1 and len(negations) != (not TRUTH[value]):
+    is_conditional = "if" in words
+    if is_conditional or (len(words) > 1 and len(negations) != (not TRUTH[value])):
         return False
     return has_plain_signs and is_explained(rest, vocabulary(question, is_short=False))
