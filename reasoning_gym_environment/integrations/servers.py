@@ -120,7 +120,7 @@ class NemoRequest(TaskItem):
     response: dict[str, JsonValue]
 
 
-GROUPS_AT_ONCE = 16
+GROUPS_AT_ONCE = 8
 """Groups of a request that are graded at the same time. Further groups wait, so that other requests need not."""
 
 

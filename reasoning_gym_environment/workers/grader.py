@@ -44,7 +44,7 @@ ANSWER_TIMEOUT_S = 2.0
 """The limit of processor time to grade an answer, in seconds. In training, an answer that takes longer is unscored."""
 TURN_S = 0.5
 """The length of a turn. A turn with a single answer may take longer."""
-QUICK_S = 0.2
+QUICK_S = 0.1
 """The limit of processor time for an answer whose turn it shares with other answers."""
 TURN_COST_S = 4.0
 """A group that has had a turn waits for the next turn like a group that has arrived so much later."""

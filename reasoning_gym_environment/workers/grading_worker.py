@@ -39,6 +39,8 @@ from .worker import Start, Work, run
 
 WALL_FACTOR = 4.0
 """The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
+LEAST_WALL_S = 2.0
+"""The least limit of elapsed time: on a busy machine, a child may wait for a processor."""
 TURN_S = 1.0
 LOOK_AGAIN_S = 0.001
 """The longest and the shortest wait for a child between two checks of its deadline."""
@@ -268,7 +270,7 @@ class Child:
         Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
         """
         self._processor_end_s = self._processor_s() + self._timeout_s
-        self._wall_s = self._timeout_s * WALL_FACTOR
+        self._wall_s = max(self._timeout_s * WALL_FACTOR, LEAST_WALL_S)
 
     def _read(self) -> bytes:
         """The bytes that the child has written. Raises EOFError if the pipe is closed, TimeoutError at the deadline.
