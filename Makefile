@@ -40,7 +40,7 @@ $(VENV)/.installed-dev: requirements/dev.txt $(VENV)/.installed
 	@touch $@
 
 $(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requirements/dev.txt requirements.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
+	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trainers.md: without CUDA)."
 	$(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python $(PIP) --no-compile -r requirements/dev.txt -r requirements/openenv.txt
 	$(VENV)-trl/bin/python $(PIP) --no-deps --editable .
@@ -50,7 +50,7 @@ $(VENV)-trl/.installed: requirements/openenv.txt requirements/trl.txt requiremen
 # One environment for each library that is tested by itself: verifiers, verl (2 GB), skyrl, core (reasoning-core). Tests
 # install the wheel in fresh environments, which find the libraries here (testing/wheel.py).
 $(VENV)-%/.installed: requirements/%.txt | $(VENV)/.python
-	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trl.md: torch without CUDA)."
+	@echo "Installing $(VENV)-$*, for tests with the real library: some minutes, once (docs/trainers.md: torch without CUDA)."
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python $(PIP) --no-compile -r requirements/$*.txt
 	@touch $@

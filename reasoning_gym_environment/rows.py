@@ -1,6 +1,6 @@
 """Rows: a sequence of prompts with their recipes. One row is one item, which is made when it is first read.
 
-    Rows("levels.sqlite")     rows of a store of levels, which follow the curriculum (docs/curriculum.md)
+    Rows("levels.sqlite")     rows of a store of levels, which follow the curriculum (docs/trainers.md)
     Rows.fixed(1000, ...)     training items at the levels of `complexity_mode`
     Rows.held_out(...)        questions that no training row ever has
 

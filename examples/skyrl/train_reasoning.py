@@ -1,4 +1,4 @@
-"""Train with SkyRL on rows of `export items --format verl`, or on a store of levels (docs/skyrl.md).
+"""Train with SkyRL on rows of `export items --format verl`, or on a store of levels (docs/trainers.md).
 
     python train_reasoning.py environment.env_class=reasoning_gym data.train_data="['rows/train.parquet']" ...
 

@@ -1,4 +1,4 @@
-"""The commands `grade-server` and `openenv`: serve the tasks over HTTP (docs/servers.md).
+"""The commands `grade-server` and `openenv`: serve the tasks over HTTP (docs/datasets.md).
 
 Both servers are behind the boundary of integrations/boundary.py. The web frameworks are imported when a command serves,
 because its `--help` does not need them.

@@ -1,4 +1,4 @@
-"""The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/servers.md).
+"""The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/trainers.md).
 
     reset(row=7)                  a training question, the same for all sessions that name the row; its level follows
     reset(seed=7, task, level)    the training question of a seed

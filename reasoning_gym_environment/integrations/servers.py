@@ -1,4 +1,4 @@
-"""The grader over HTTP of the command `grade-server` (docs/servers.md).
+"""The grader over HTTP of the command `grade-server` (docs/datasets.md).
 
     POST /grade    [{completions, recipe | task, seed, config | task, item}, ...]
                    ──> [[{reward, outcome, answer, reason}, ...], ...]

@@ -1,4 +1,4 @@
-"""The tasks as an environment of SkyRL (docs/skyrl.md). An episode is one completion of a row with a recipe.
+"""The tasks as an environment of SkyRL (docs/trainers.md). An episode is one completion of a row with a recipe.
 
 SkyRL requires a float as the reward of every completion. A completion that could not be scored has the reward NaN,
 which examples/skyrl/train_reasoning.py masks.

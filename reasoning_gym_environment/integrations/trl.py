@@ -1,4 +1,4 @@
-"""The rows in TRL's trainers, GRPOTrainer and AsyncGRPOTrainer (docs/trl.md).
+"""The rows in TRL's trainers, GRPOTrainer and AsyncGRPOTrainer (docs/trainers.md).
 
     Rows ── dataset ──> train_dataset and eval_dataset ──> completions
       ──> RowRewards (the reward function) ──> rewards, from which the curriculum learns

@@ -1,4 +1,4 @@
-"""The tasks as a taskset of verifiers, the library behind prime-rl and the Environments Hub (docs/prime_rl.md).
+"""The tasks as a taskset of verifiers, the library behind prime-rl and the Environments Hub (docs/trainers.md).
 
     Rows ──> ReasoningGymTask: a prompt and its recipe ── one request ──> reply ── grade, report ──> reward and metrics
 

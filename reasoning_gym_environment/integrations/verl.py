@@ -1,4 +1,4 @@
-"""The reward function for verl (docs/verl.md).
+"""The reward function for verl (docs/trainers.md).
 
     extra_info of a row: its recipe ── grade(recipe, [solution_str]) ──> {"score": ..., ...} ── report ──> the levels
 

@@ -1,4 +1,4 @@
-"""verl's dataset, with rows of a store of levels. verl loads this class through `data.custom_cls` (docs/verl.md)."""
+"""verl's dataset, with rows of a store of levels. verl loads it through `data.custom_cls` (docs/trainers.md)."""
 
 from __future__ import annotations
 

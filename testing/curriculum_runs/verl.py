@@ -27,7 +27,7 @@ PROMPTS = 4
 
 
 def configuration(path: Path, loader_workers: int) -> DictConfig:
-    """verl's defaults with the settings of docs/verl.md."""
+    """verl's defaults with the settings of docs/trainers.md."""
     config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
     assert isinstance(config, DictConfig)
     config.actor_rollout_ref.model.path = str(MODEL)

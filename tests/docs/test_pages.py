@@ -103,7 +103,9 @@ def is_defined(module: str, name: str) -> bool:
     if module == reasoning_gym_environment.__name__:
         return hasattr(reasoning_gym_environment, name)
     text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    return re.search(rf"^(def|class) {name}\b", text, re.MULTILINE) is not None
+    defines = rf"^(def|class) {name}\b"
+    imports = rf"^from \S+ import (\([^)]*|[^\n(]*)\b{name}\b"
+    return re.search(f"{defines}|{imports}", text, re.MULTILINE) is not None
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from testing.wheel import add_tests, fresh_environment, libraries_of
 from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "prime_rl.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8").partition("\n## verifiers and prime-rl\n")[2]
 
 ENV_SERVER = """
 import asyncio, json, multiprocessing, sys, tomllib

@@ -177,9 +177,14 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
     assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
 
 
+def section_of_the_page() -> str:
+    page = (MODEL.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
+    return page.partition("\n## verl\n")[2].partition("\n## ")[0]
+
+
 def test_the_command_of_the_page(groups: list[Group]) -> None:
-    page = (MODEL.parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
-    [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    page = section_of_the_page()
+    command, _ = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     overrides = shlex.split(command.replace("\\\n", ""))
     assert overrides[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
     overrides += re.findall(r"`(\+reward\.[^`]*)`", page)
@@ -195,9 +200,10 @@ def test_the_command_of_the_page(groups: list[Group]) -> None:
 
 
 def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
-    page = (MODEL.parents[2] / "docs" / "curriculum.md").read_text(encoding="utf-8")
-    [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    overrides = shlex.split(command.replace("\\\n", ""))
+    commands = re.findall(r"^```sh\n(.*?)^```", section_of_the_page(), re.MULTILINE | re.DOTALL)
+    # The second block has the settings that differ.
+    overrides = shlex.split(" ".join(commands).replace("\\\n", ""))
+    overrides.remove("data.train_files=rows/train.parquet")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra.compose("ppo_trainer", overrides[3:])
     assert str(config.data.train_files).endswith(".sqlite")
