@@ -150,7 +150,7 @@ def vocabulary(question: str, *, is_short: bool = True) -> Vocabulary:
     # A word in quotes may be one of the answers that the question allows.
     choices = set(_stems(" ".join(re.findall(r"[\"'“‘](\w{2,})[\"'”’]", question))))
     choices.update(map(_stem, TRUTH))
-    known = (set(_stems(source)) | units) - (HEDGES - asked) - choices
+    known = (set(_stems(source)) - (HEDGES - asked) - choices) | units
     return Vocabulary(
         text=f" {' '.join(_stems(question))} ",
         squeezed=_squeezed(question),
@@ -189,7 +189,8 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
             quoted.update(range(start, start + 3))
     for place, (word, stem) in enumerate(zip(words, stems, strict=True)):
         is_free = word in _FUNCTION_WORDS or (is_label and stem in _LABEL_WORDS)
-        is_hedge = word in HEDGES and stem not in vocabulary.asked
+        is_percent = word == "percent" and "%" in vocabulary.signs
+        is_hedge = word in HEDGES and stem not in vocabulary.asked and not is_percent
         is_known = is_free or stem in vocabulary.known
         stands_alone = word.isdecimal() and stem not in vocabulary.asked
         if is_label:
