@@ -55,7 +55,7 @@ async def show(program: str, file: Path, folder: Path) -> list[str]:
     async with browser(program) as page:
         for name, scheme, anchor in PICTURES_OF_DOCS:
             await page.open(f"{file.resolve().as_uri()}{anchor}", width=WIDTH, height=HEIGHT, scheme=scheme)
-            await page.until("document.querySelectorAll('#rows .row').length > 0")
+            await page.until("document.querySelector('#rows .question') !== null")
             top = int(await page.value("Math.round(scrollY)"))
             picture = await page.picture(width=WIDTH, height=HEIGHT, top=top)
             Path(folder, f"{name}-{WIDTH}-{scheme}.png").write_bytes(picture)

@@ -72,7 +72,7 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         row = difference_of(task, samples, second_by_task.get(task, []), correct)
         if row is not None:
             tasks.append(row)
-    tasks.sort(key=lambda row: (-row.difference.value, row.name))
+    tasks.sort(key=lambda row: (not row.is_clear, -abs(row.difference.value), row.name))
     unpaired = _scored(first.samples, correct).keys() ^ _scored(second.samples, correct).keys()
     notes = []
     releases = _differing(first, second, RELEASES)

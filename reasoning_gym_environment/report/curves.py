@@ -2,20 +2,23 @@
 
     LoadedRun ── run_curves ──> at most MOST_BINS points for the run, and fewer for each task
     evaluations of one run ── series_of ──> Series ── series_curves ──> a point with its interval for each evaluation
+    both ── task_rows ──> a row for each task: before, now, and a small curve
 
-All values are plain data for JSON. None is a gap in a curve.
+All curves are plain data for JSON. None is a gap in a curve.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, correct, exact
+from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, exact
 from ..storage.lines import UNKNOWN, DumpedGroup
 from .load import GRADED, Evaluation, LoadedRun, free_name
 from .samples import columns_of
@@ -23,7 +26,7 @@ from .samples import columns_of
 Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
 Columns: TypeAlias = dict[str, list[Any]]
 
-MOST_BINS = 120
+MOST_BINS = 60
 """The curves of a run have at most this many points."""
 
 MOST_TASK_BINS = 24
@@ -31,6 +34,9 @@ MOST_TASK_BINS = 24
 
 SMALLEST_BIN = 4
 """Each point of a curve covers at least this many groups."""
+
+UUID = re.compile(r"([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The identity of a run in the name of a folder. Its first eight digits are enough for a reader."""
 
 CURVES = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")
 """The estimates of an evaluation that have a curve over the steps."""
@@ -41,35 +47,39 @@ CURVES = ("accuracy", "exact", "truncated", "format_failures", "completion_token
 
 def run_curves(run: LoadedRun) -> dict[str, Any]:
     """The columns of a run, and of each of its tasks."""
-    by_task: dict[str, list[DumpedGroup]] = {}
+    tasks = {task: curves_of(groups, MOST_TASK_BINS) for task, groups in by_task(run).items()}
+    return {"name": run.name, "all": curves_of(run.groups, MOST_BINS), "tasks": tasks}
+
+
+def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
+    """The groups of each task, sorted by its name."""
+    groups: dict[str, list[DumpedGroup]] = {}
     for group in run.groups:
-        by_task.setdefault(group.task, []).append(group)
-    tasks = {task: curves_of(groups, MOST_TASK_BINS) for task, groups in sorted(by_task.items()) if task != UNKNOWN}
-    return {"name": run.name, "isProcess": run.is_process, "all": curves_of(run.groups, MOST_BINS), "tasks": tasks}
+        if group.task != UNKNOWN:
+            groups.setdefault(group.task, []).append(group)
+    return dict(sorted(groups.items()))
 
 
 def curves_of(groups: Sequence[DumpedGroup], most: int) -> Columns:
     """The values of the groups in at most `most` bins of about the same size, a column for each curve."""
-    count = max(1, min(most, len(groups) // SMALLEST_BIN))
+    # More bins than steps would have several points at one place.
+    steps = {group.step for group in groups if group.step is not None}
+    count = max(1, min(most, len(groups) // SMALLEST_BIN, len(steps) or most))
     edges = [number * len(groups) // count for number in range(count + 1)]
-    return columns_of(bin_of(groups[start:end]) for start, end in pairwise(edges))
+    return columns_of({"groups": end, **bin_of(groups[start:end])} for start, end in pairwise(edges))
 
 
 def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
-    """The values of these groups, None if unknown. `item`, `step` and `time` are places on an axis."""
-    scored: list[EvalSample] = []
+    """The values of these groups, None if unknown."""
     rewards: list[float] = []
+    scored: list[EvalSample] = []
     for group in groups:
         rewards += group.rewards
         scored += [rollout for rollout in group.rollouts if rollout["score"] is not None]
     with_outcome = [rollout for rollout in scored if rollout["outcome"] != UNKNOWN]
     return {
-        "item": (groups[0].index + groups[-1].index) / 2,
         "step": _mean(group.step for group in groups),
-        "time": _mean(group.written_at for group in groups),
-        "groups": len(groups),
         "reward": _mean(rewards),
-        "accuracy": _mean(map(correct, scored)),
         "exact": _mean(map(exact, scored)),
         "signal": _mean(group.has_signal for group in groups),
         "no_answer": _mean(rollout["outcome"] == FORMAT_FAILURE for rollout in with_outcome),
@@ -82,8 +92,8 @@ def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     """The mean of the known values."""
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known), 4) if known else None
+    found = known(values)
+    return round(fmean(found), 4) if found else None
 
 
 # --- the evaluations of a run over the trainer's steps
@@ -96,38 +106,36 @@ class Series:
     name: str
     points: list[Evaluated]
 
+    def of_task(self, name: str) -> list[ScopeResult | None]:
+        """The result of a task in each evaluation."""
+        found = []
+        for _, results in self.points:
+            found.append(next((task for task in results.tasks if task.name == name), None))
+        return found
+
 
 def series_of(evaluations: Sequence[Evaluated]) -> list[Series]:
     """The series among these evaluations, which are in folders such as `evals/step-25`."""
-    groups: dict[tuple[Path, tuple[str, ...]], list[Evaluated]] = {}
+    groups: dict[tuple[Any, ...], list[Evaluated]] = {}
     for evaluation, results in evaluations:
         if evaluation.step is not None:
             graded = [str(evaluation.parameters.get(name)) for name in GRADED]
-            key = (evaluation.folder, (evaluation.manifest, *graded))
-            groups.setdefault(key, []).append((evaluation, results))
+            groups.setdefault((evaluation.folder, evaluation.manifest, *graded), []).append((evaluation, results))
     found: list[Series] = []
-    for (folder, _), points in groups.items():
+    for (folder, *_), points in groups.items():
         if len(points) > 1:
-            name = free_name(folder, {series.name for series in found})
-            found.append(Series(name, sorted(points, key=lambda point: point[0].step or 0)))
+            name = free_name(Path(folder), {series.name for series in found})
+            found.append(Series(UUID.sub(r"\1", name), sorted(points, key=lambda point: point[0].step or 0)))
     return found
 
 
 def series_curves(series: Series) -> dict[str, Any]:
     """The columns of a series, and of each of its tasks: each value has its lower and upper limit."""
-    tasks = sorted({task.name for _, results in series.points for task in results.tasks})
-    places = {
-        "step": [evaluation.step for evaluation, _ in series.points],
-        "time": [evaluation.seconds for evaluation, _ in series.points],
-    }
-    by_task = {}
-    for name in tasks:
-        scopes = []
-        for _, results in series.points:
-            scopes.append(next((scope for scope in results.tasks if scope.name == name), None))
-        by_task[name] = {**places, **_estimates(scopes, ("accuracy", "exact"))}
+    steps = {"step": [evaluation.step for evaluation, _ in series.points]}
+    names = {task.name for _, results in series.points for task in results.tasks}
+    tasks = {name: {**steps, **_estimates(series.of_task(name), ("accuracy",))} for name in sorted(names)}
     overall = _estimates([results.overall for _, results in series.points], CURVES)
-    return {"name": series.name, "all": {**places, **overall}, "tasks": by_task}
+    return {"name": series.name, "all": {**steps, **overall}, "tasks": tasks}
 
 
 def _estimates(scopes: Sequence[ScopeResult | None], names: Iterable[str]) -> Mapping[str, Columns]:
@@ -140,3 +148,58 @@ def _estimates(scopes: Sequence[ScopeResult | None], names: Iterable[str]) -> Ma
                 value = getattr(found, limit, None)
                 values.append(round(value, 4) if value is not None and math.isfinite(value) else None)
     return columns
+
+
+# --- the table of tasks
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A task in a run or in a series of evaluations: the known points of its rate of right answers, and its groups."""
+
+    name: str
+    source: str
+    rates: Sequence[float]
+    levels: Sequence[float] = ()
+    groups: int | None = None
+    without_credit: int | None = None
+
+    @property
+    def change(self) -> float | None:
+        """The last rate minus the first; None if there are too few points for a curve."""
+        return self.rates[-1] - self.rates[0] if len(self.rates) > 1 else None
+
+    @property
+    def polyline(self) -> str:
+        """The curve in a box of 100 by 24, as SVG has it."""
+        width = 100 / max(1, len(self.rates) - 1)
+        return " ".join(f"{place * width:.1f},{22 - 20 * rate:.1f}" for place, rate in enumerate(self.rates))
+
+
+def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskRow]:
+    """The tasks of all runs and series, those that changed most first.
+
+    With one run and one series, a task has one row, whose rates are held-out if it was evaluated.
+    """
+    is_merged = len(runs) < 2 and len(series) < 2
+    rows: dict[tuple[str, str], TaskRow] = {}
+    for run in runs:
+        source = "training" if is_merged else run.name
+        for name, groups in by_task(run).items():
+            columns = curves_of(groups, MOST_TASK_BINS)
+            without_credit = sum(not any(group.rewards) for group in groups)
+            row = TaskRow(name, source, known(columns["exact"]), known(columns["level"]), len(groups), without_credit)
+            rows["" if is_merged else source, name] = row
+    for one_series in series:
+        source = "held-out" if is_merged else f"held-out, {one_series.name}"
+        for name, columns in series_curves(one_series)["tasks"].items():
+            key = ("" if is_merged else source, name)
+            rates = known(columns["accuracy"]["value"])
+            if rates:
+                rows[key] = replace(rows.get(key, TaskRow(name, source, rates)), source=source, rates=rates)
+    return sorted(rows.values(), key=lambda row: (row.change is None, -abs(row.change or 0.0), row.name))
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """The values without gaps."""
+    return [value for value in values if value is not None]

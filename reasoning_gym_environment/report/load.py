@@ -101,16 +101,16 @@ class Evaluation:
 class LoadedRun:
     """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
 
-    label: str
+    name: str
     written: float
     """Time of the last change of its oldest file, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
     groups: list[DumpedGroup] = field(default_factory=list)
-    """In the order of the items."""
+    """In the order in which they were written, and of their items."""
 
     @property
-    def name(self) -> str:
-        return f"{self.label}, {_date(self.written)}"
+    def date(self) -> str:
+        return _date(self.written)
 
     @property
     def is_process(self) -> bool:
@@ -147,7 +147,7 @@ def load(paths: Sequence[Path]) -> Sources:
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot read {file}: {error}") from error
     for run in sorted(runs.values(), key=lambda run: run.name):
-        run.groups.sort(key=lambda group: group.index)
+        run.groups.sort(key=lambda group: (group.written_at or 0.0, group.index))
         sources.runs.append(run)
     folders = [evaluation.folder for evaluation in sources.evaluations]
     sources.evaluations.sort(key=lambda evaluation: (folders.index(evaluation.folder), evaluation.step or 0))
@@ -173,11 +173,11 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None
     dump = DUMP_NAME.fullmatch(path.name)
     if dump:
         run_id = dump["run"]
-        label = f"{resolved.parent.name} {run_id[:8]}"
+        name = f"{resolved.parent.name} {run_id[:8]}"
     else:
         run_id = str(resolved)
-        label = free_name(resolved.with_suffix(""), {run.label for run in runs.values()})
-    run = LoadedRun(label, changed)
+        name = free_name(resolved.with_suffix(""), {run.name for run in runs.values()})
+    run = LoadedRun(name, changed)
     samples = []
     for place, record in _records(path, sources.malformed):
         try:

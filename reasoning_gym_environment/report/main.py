@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,9 @@ from ..utils.terminal import check_file, not_negative, path_name
 from .comparison import compare
 from .load import Evaluation, Sources, all_inputs, load
 from .page import render
+
+MOST_SAMPLES = 10_000
+"""A page has at most this many samples, unless the user wants more."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,12 +42,12 @@ def _page(paths: Sequence[Path], options: argparse.Namespace) -> str:
 
 
 def write_page(paths: Sequence[Path], output: Path) -> Path:
-    """Write a page with as many rollouts of these files as fit, and return its path. The file names are its title.
+    """Write a page of these files, and return its path. The file names are its title.
 
     Raises EnvironmentSetupError if the files have nothing to show, and OSError.
     """
     title = ", ".join(path.name for path in paths)
-    page = render(load(paths), title=title, max_rollouts=sys.maxsize)
+    page = render(load(paths), title=title, max_rollouts=MOST_SAMPLES)
     _write(page, output)
     return output
 
@@ -80,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="default: report.html",
     )
-    add("--title", default="reasoning-gym report")
+    add("--title", default="", help="default: the name of the run")
     add(
         "--max-rollouts",
-        default=10_000,
+        default=MOST_SAMPLES,
         type=not_negative,
         metavar="N",
         help="samples to browse, at most (default: 10000)",

@@ -2,8 +2,8 @@
 
 The content of all sources is untrusted. The content security policy of the page has the hashes of our scripts and of
 uPlot, so that the browser runs no other. The templates escape every text, so no label is read as markup. The numbers
-behind curves are JSON, and the texts of samples are compressed JSON, which our scripts show as text only. Bars are
-HTML, and uPlot draws curves.
+behind curves are JSON, and the texts of samples are compressed JSON, which our scripts show as text only. Bars and
+small curves are HTML and SVG, and uPlot draws large curves.
 """
 
 from __future__ import annotations
@@ -13,25 +13,20 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup, escape
 
-from ..evaluation.results import EvalSample, ScopeResult, scope, summarise
+from ..evaluation.results import ScopeResult, summarise
 from ..evaluation.statistics import Estimate
-from ..storage.lines import UNKNOWN, DumpedGroup
 from ..utils.terminal import printable
-from .comparison import Comparison, DifferenceRow, templates
-from .curves import run_curves, series_curves, series_of
-from .load import GRADED, SAMPLED, Evaluation, Sources
+from .comparison import Comparison, templates
+from .curves import run_curves, series_curves, series_of, task_rows
+from .load import GRADED, SAMPLED, Evaluation, LoadedRun, Sources
 from .samples import encode
 from .verdict import verdict
-
-Measured = TypeVar("Measured", Estimate, DifferenceRow)
 
 STATIC = Path(__file__).resolve().parent / "static"
 VENDOR = Path(__file__).resolve().parent / "vendor"
@@ -56,8 +51,14 @@ FACTS = {
 }
 """Parameters of an evaluation that the page shows above its results, with their labels."""
 
-RATES = ("exact", "mean score")
-"""Measures that often equal the accuracy, by their labels."""
+COLUMNS = {
+    "exact": "exact",
+    "mean_score": "mean score",
+    "format_failures": "unreadable",
+    "truncated": "cut off",
+    "completion_tokens": "tokens",
+}
+"""Estimates of a task that have a column beside its accuracy, with its title."""
 
 
 def render(
@@ -69,29 +70,24 @@ def render(
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation without any score."""
     environment = templates()
-    for function in (estimate, interval, label, merged, differs, measures_of):
+    for function in (estimate, interval, label, points, place, change_class):
         environment.filters[function.__name__] = function
     scripts = [file.read_text(encoding="utf-8") for file in SCRIPTS]
     evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
     series = series_of(evaluations)
     in_series = {evaluation.name for one_series in series for evaluation, _ in one_series.points}
-    blocks = encode(sources, max_rollouts)
     curves = {
         "series": [series_curves(one_series) for one_series in series],
         "runs": [run_curves(run) for run in sources.runs],
         "compared": [comparison.first, comparison.second] if comparison else [],
     }
-    named_scopes = [result for result in dumped_scopes(sources) if result.name != UNKNOWN]
-    kinds: set[str] = set()
-    for run in sources.runs:
-        kinds |= run.kinds
     return environment.get_template("report.html.j2").render(
-        title=title,
+        title=title or ", ".join(run.name for run in sources.runs) or "reasoning-gym report",
         # None of these needs escaping. We wrote styles and scripts, or uPlot's author did; the rest has no markup.
         styles=[Markup(file.read_text(encoding="utf-8")) for file in STYLES],
         scripts=[Markup(script) for script in scripts],
         curves=Markup(as_inert_json(curves)),
-        blocks=blocks,
+        blocks=encode(sources, max_rollouts),
         policy=policy(scripts),
         verdict=verdict(comparison, evaluations, series, sources.runs),
         evaluations=[
@@ -100,17 +96,16 @@ def render(
                 "facts": facts(evaluation),
                 "results": results,
                 "failures": format_failures(evaluation),
-                "is_folded": evaluation.name in in_series,
+                "is_folded": comparison is not None or evaluation.name in in_series,
+                "columns": columns_of_results(results.tasks),
             }
             for evaluation, results in evaluations
         ],
         series=series,
         comparison=comparison,
-        comparison_chart=_comparison_chart(comparison) if comparison else None,
-        accuracy_chart=accuracy_chart,
-        dump_chart=accuracy_chart(named_scopes),
-        runs=[(run, counts_of(run.groups)) for run in sources.runs],
-        kinds=kinds,
+        limit=axis_limit(comparison) if comparison else 1.0,
+        tasks=task_rows(sources.runs, series),
+        runs=[(run, facts_of_run(run)) for run in sources.runs],
         malformed=sources.malformed,
     )
 
@@ -133,7 +128,7 @@ def as_inert_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-# --- evaluations, and the comparison of two
+# --- what stands above the numbers
 
 
 def facts(evaluation: Evaluation) -> dict[str, str]:
@@ -144,8 +139,7 @@ def facts(evaluation: Evaluation) -> dict[str, str]:
         texts[label_of_name] = str(parameters.get(name, ""))
     left_out = parameters.get("left_out")
     if isinstance(left_out, Mapping):
-        reasons = [f"{task}: {reason}" for task, reason in left_out.items()]
-        texts["left out"] = "; ".join(reasons)
+        texts["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
     return {label_of_text: text for label_of_text, text in texts.items() if text}
 
 
@@ -155,90 +149,68 @@ def format_failures(evaluation: Evaluation) -> list[tuple[str, int]]:
     return Counter(str(reason) for reason in reasons if reason).most_common()
 
 
-def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
-    """Bars of accuracies with intervals, the highest on top, without unscored scopes."""
-    bars = []
-    for result in scopes:
-        if result.accuracy:
-            bars.append(Bar.of(f"{result.name} ({result.accuracy.questions})", result.accuracy))
-    return Bars(sorted(bars, key=lambda bar: (-bar.value, bar.label)))
-
-
-def _comparison_chart(comparison: Comparison) -> Bars:
-    bars = []
-    largest = 0.0
-    for row in comparison.tasks:
-        bars.append(Bar.of(row.name, row.difference, row.is_clear))
-        largest = max(largest, abs(row.difference.low), abs(row.difference.high))
-    limit = 1.0
-    for narrower in (0.8, 0.6, 0.4, 0.2, 0.1):
-        if narrower >= largest:
-            limit = narrower
-    return Bars(bars, limits=(-limit, limit))
-
-
-# --- runs
-
-
-def counts_of(groups: Sequence[DumpedGroup]) -> dict[str, Any]:
-    """The numbers above the charts of a run, by label."""
-    questions = set()
-    rewards: list[float] = []
-    for group in groups:
-        questions.add((group.task, group.rollouts[0]["question_digest"]))
-        rewards += group.rewards
+def facts_of_run(run: LoadedRun) -> dict[str, Any]:
+    """What the sentence about a run does not say of it, by label."""
     return {
-        "groups": len(groups),
-        "without any credit": sum(not any(group.rewards) for group in groups),
-        "completions": len(rewards),
-        "tasks": len({group.task for group in groups}),
-        "mean reward": f"{fmean(rewards):.2f}",
-        "different questions": len(questions),
+        "first written": run.date,
+        "completions": sum(len(group.rewards) for group in run.groups),
+        "tasks": len({group.task for group in run.groups}),
+        "different questions": len({(group.task, group.rollouts[0]["question_digest"]) for group in run.groups}),
     }
 
 
-def dumped_scopes(sources: Sources) -> list[ScopeResult]:
-    """The results of dumped completions by task."""
-    by_task: dict[tuple[str, str], list[EvalSample]] = {}
-    for group in sources.groups:
-        by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
-    return [scope(task, category, rollouts) for (category, task), rollouts in sorted(by_task.items())]
+def columns_of_results(scopes: Sequence[ScopeResult]) -> dict[str, str]:
+    """The estimates that have a column in the table of these scopes. Rates that equal the accuracy have none."""
+    columns = dict(COLUMNS)
+    for rate in ("exact", "mean_score"):
+        if all(scope.estimates.get(rate) == scope.accuracy for scope in scopes):
+            del columns[rate]
+    return columns
 
 
-# --- numbers as text
+def axis_limit(comparison: Comparison) -> float:
+    """The end of the axis of differences, on which all intervals of the tasks have a place."""
+    limits = [abs(limit) for row in comparison.tasks for limit in (row.difference.low, row.difference.high)]
+    largest = max(limits, default=1.0)
+    return next((limit for limit in (0.1, 0.2, 0.4, 0.6, 0.8) if limit >= largest), 1.0)
 
 
-def estimate(found: Estimate | None, form: str = ".1%") -> str:
-    return "–" if found is None else format(found.value, form)
+# --- numbers and names as text
 
 
-def merged(measures: Mapping[str, Measured]) -> list[tuple[list[str], Measured]]:
-    """The measures with their names. Equal rates of right answers are one measure with several names."""
-    found: list[tuple[list[str], Measured]] = []
-    for name, measured in measures.items():
-        same = [names for names, known in found if name in RATES and known == measured]
-        if same:
-            same[0].append(name)
-        else:
-            found.append(([name], measured))
-    return found
+def estimate(found: Estimate | None, name: str = "") -> str:
+    """An estimate of this name."""
+    return "–" if found is None else format(found.value, _form(name))
 
 
-def measures_of(comparison: Comparison) -> dict[str, DifferenceRow]:
-    """The rows of a comparison by name, without the name, so that rows with equal figures are equal."""
-    return {row.name: replace(row, name="") for row in comparison.measures}
-
-
-def differs(scopes: Iterable[ScopeResult], name: str) -> bool:
-    """Whether an estimate of any scope differs from its accuracy."""
-    return any(result.estimates.get(name) != result.accuracy for result in scopes)
-
-
-def interval(found: Estimate | None, form: str = ".1%") -> str:
-    """The limits, or "" if the upper limit is infinite, as it is for a single question."""
+def interval(found: Estimate | None, name: str = "") -> str:
+    """The limits of an estimate, such as `3.1% to 5.8%`; "" without limits, as the tokens of a single question have."""
     if found is None or math.isinf(found.high):
         return ""
-    return f"{found.low:{form}} to {found.high:{form}}"
+    return f"{found.low:{_form(name)}} to {found.high:{_form(name)}}"
+
+
+def _form(name: str) -> str:
+    return ",.0f" if name == "completion_tokens" else ".1%"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in points, such as `+3.1`."""
+    found = round(100 * difference, 1)
+    return f"{found:+.1f}" if found else "0.0"
+
+
+def change_class(difference: float | None) -> str:
+    """The class of a change: improvements are green, and what is shown as 0.0 has no colour."""
+    if difference is None or abs(difference) < 0.0005:
+        return ""
+    return "up" if difference > 0 else "down"
+
+
+def place(value: float, low: float = 0.0, high: float = 1.0) -> str:
+    """The place of a value on an axis from `low` to `high`, in percent of its width."""
+    inside = min(high, max(low, value))
+    return f"{100 * (inside - low) / (high - low):.2f}%"
 
 
 def shown(text: str) -> str:
@@ -249,45 +221,3 @@ def shown(text: str) -> str:
 def label(text: str) -> Markup:
     """A label as markup that may break after underscores, because names of tasks have no blanks."""
     return escape(shown(text)).replace("_", Markup("_<wbr>"))
-
-
-# --- charts
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar with its interval. `stands_out` gives it the second colour."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    stands_out: bool
-
-    @classmethod
-    def of(cls, label: str, found: Estimate, stands_out: bool = False) -> Bar:
-        return cls(label, found.value, found.low, found.high, stands_out)
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Horizontal bars from top to bottom, of shares, or of differences if `limits` begin below 0."""
-
-    rows: list[Bar]
-    limits: tuple[float, float] = (0.0, 1.0)
-
-    def place(self, value: float) -> str:
-        """Distance from the left in percent of the width."""
-        low, high = self.limits
-        inside = min(high, max(low, value))
-        return f"{100 * (inside - low) / (high - low):.2f}%"
-
-    def width(self, low: float, high: float) -> str:
-        total = self.limits[1] - self.limits[0]
-        return f"{100 * abs(high - low) / total:.2f}%"
-
-    def words(self, value: float) -> str:
-        if self.limits[0] == 0:
-            return f"{value:.0%}"
-        points = round(100 * value)
-        return f"{100 * value:+.0f}" if points else "0"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..scoring.extraction import split_for_display
@@ -27,9 +28,6 @@ from .load import Place, Sources, reply_of
 
 TEXT_LIMIT = 12_000
 """Maximum number of characters of one question, thinking, reply or answer on the page."""
-
-TOTAL_LIMIT = 400_000_000
-"""Maximum number of characters of all samples together. They take about a fifth of this in the page."""
 
 CHUNK_SIZE = 250_000
 """A chunk is full when its texts have this many characters. The page decodes one in a few milliseconds."""
@@ -84,7 +82,10 @@ def questions_of(sources: Sources) -> Iterator[AskedQuestion]:
         for group in run.groups:
             question = _question(group.rollouts[0])
             question.step = group.step
-            question.samples = [(number, rollout) for rollout in group.rollouts]
+            mean = fmean(group.rewards)
+            for rollout, reward in zip(group.rollouts, group.rewards, strict=True):
+                advantage = 0.0 if rollout["mask_reason"] else reward - mean
+                question.samples.append((number, {**rollout, "advantage": advantage}))
             yield question
 
 
@@ -125,15 +126,11 @@ def encode(sources: Sources, limit: int) -> SampleBlocks:
     chunks: list[str] = []
     texts: list[dict[str, Any]] = []
     chunk_size = 0
-    size = 0
     for question in select(questions, limit):
-        if size > TOTAL_LIMIT:
-            break
         question_rows.append(_question_row(question, len(chunks)))
         sample_rows += [_sample_row(source, sample) for source, sample in question.samples]
         found = _texts_of(question, rollouts_at)
         length = len(json.dumps(found, ensure_ascii=False))
-        size += length
         chunk_size += length
         texts.append(found)
         if chunk_size >= CHUNK_SIZE:
@@ -144,7 +141,6 @@ def encode(sources: Sources, limit: int) -> SampleBlocks:
         chunks.append(block(texts))
     index = {
         "sources": source_names(sources),
-        "steps": [evaluation.step for evaluation in sources.evaluations],
         "questions": columns_of(question_rows),
         "samples": columns_of(sample_rows),
     }
@@ -183,14 +179,19 @@ def _question_row(question: AskedQuestion, chunk: int) -> dict[str, Any]:
 
 
 def _sample_row(source: int, sample: Sample) -> dict[str, Any]:
-    score = sample["score"]
     return {
         "source": source,
         "outcome": outcome_of(sample),
         "failure": failure_of(sample),
-        "score": None if score is None else round(float(score), 4),
+        "score": _rounded(sample["score"]),
+        "reward": _rounded(sample.get("reward")),
+        "advantage": _rounded(sample.get("advantage")),
         "tokens": sample.get("num_completion_tokens"),
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 4)
 
 
 def outcome_of(sample: Sample) -> str:

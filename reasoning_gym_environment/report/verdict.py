@@ -1,4 +1,4 @@
-"""The sentences at the top of the page: first the alarms, applied to the files, and then the results.
+"""The sentences at the top of the page: first the faults, the largest on top, and then the results.
 
 samples of an evaluation, or groups of a run ── numbers_of ──> ScoredGroup ── the rules of telemetry/alarms.py
 """
@@ -11,6 +11,7 @@ from statistics import fmean
 
 from ..evaluation.results import FORMAT_FAILURE, EvalSample, by_question, correct, exact
 from ..records import Outcome, has_signal
+from ..storage.lines import FAILED
 from ..telemetry.alarms import (
     Answer,
     ScoredGroup,
@@ -24,11 +25,11 @@ from ..telemetry.alarms import (
 )
 from ..telemetry.telemetry import GroupOutcome
 from .comparison import Comparison, DifferenceRow, difference_of, templates
-from .curves import Evaluated, Series
+from .curves import Evaluated, Series, bin_of, by_task
 from .load import LoadedRun
 
 FEWEST_GROUPS = 10
-"""The absence of a signal in fewer groups is no alarm."""
+"""The absence of credit in fewer groups is no fault."""
 
 
 @dataclass(frozen=True)
@@ -46,75 +47,79 @@ def verdict(
     series: Sequence[Series],
     runs: Sequence[LoadedRun],
 ) -> list[Sentence]:
-    """All sentences. Of a series, only the last evaluation is searched for alarms."""
+    """All sentences. Of a series, only the last evaluation is searched for faults."""
     in_series = {evaluation.name for one_series in series for evaluation, _ in one_series.points}
     alone = [point for point in evaluations if point[0].name not in in_series]
-    sentences = []
-    for evaluation, _ in [*alone, *(one_series.points[-1] for one_series in series)]:
+    newest = [one_series.points[-1] for one_series in series]
+    faults: list[tuple[str, Sign, Mapping[str, str]]] = []
+    for evaluation, _ in alone + newest:
         groups = scored_groups(by_question(evaluation.samples).values())
-        sentences += alarms_of_completions(evaluation.name, groups)
+        faults += [(evaluation.name, *fault) for fault in faults_of_completions(groups)]
     for run in runs:
-        sentences += alarms_of_run(run)
-    template = templates().get_template("verdict.txt.j2")
-    text = template.render(
-        comparison=comparison,
-        evaluations=[] if comparison else [(evaluation.name, results.overall) for evaluation, results in alone],
-        series=[(one_series, _change_in(one_series)) for one_series in series],
-        runs=[(run, shares_of(run)) for run in runs],
+        faults += [(run.name, *fault) for fault in faults_of_run(run)]
+    faults.sort(key=lambda fault: -fault[1].share)
+    sentences = []
+    for name, sign, filters in faults:
+        sentences.append(Sentence(f"“{name}”: {sign.text}", True, {"source": name, **filters}))
+    text = (
+        templates()
+        .get_template("verdict.txt.j2")
+        .render(
+            comparison=comparison,
+            evaluations=[] if comparison else [(evaluation.name, results.overall) for evaluation, results in alone],
+            series=[(one_series, _change_in(one_series)) for one_series in series],
+            runs=[(run, bin_of(run.groups)) for run in runs],
+        )
     )
     return sentences + [Sentence(line) for line in text.split("\n") if line.strip()]
 
 
-# --- alarms
+# --- faults
 
 
-def alarms_of_completions(name: str, groups: Sequence[ScoredGroup]) -> list[Sentence]:
-    """What the rules about completions say of an evaluation or a run."""
+def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[tuple[Sign, Mapping[str, str]]]:
+    """What the rules about completions say of an evaluation or a run, with the filters of the samples."""
     found = [
         (unreadable(groups), {"outcome": FORMAT_FAILURE}),
         (cut_off(groups), {"failure": "cut off"}),
         (one_answer(groups), {}),
         (verifier_fails(groups), {"outcome": Outcome.VERIFIER_ERROR.value}),
     ]
-    return [_alarm(name, sign, filters) for sign, filters in found if sign]
+    return [(sign, filters) for sign, filters in found if sign]
 
 
-def alarms_of_run(run: LoadedRun) -> list[Sentence]:
+def faults_of_run(run: LoadedRun) -> list[tuple[Sign, Mapping[str, str]]]:
     """What the rules say of the groups of a run, as `serve` would say it with all of them in its window."""
-    by_task: dict[str, list[ScoredGroup]] = {}
-    endings: dict[str, list[str]] = {}
-    for group in run.groups:
-        numbers = numbers_of(group.rollouts)
-        if numbers is None:
-            endings.setdefault(group.task, []).append(GroupOutcome.TIMED_OUT)
-        else:
-            endings.setdefault(group.task, []).append(GroupOutcome.SENT)
-            by_task.setdefault(group.task, []).append(numbers)
-    sentences = alarms_of_completions(run.name, [group for groups in by_task.values() for group in groups])
-    for sign in (_without_signal(run), stuck_tasks(by_task), failing_tasks(endings)):
+    numbers = {task: scored_groups(group.rollouts for group in groups) for task, groups in by_task(run).items()}
+    endings = {}
+    for task, groups in by_task(run).items():
+        unscored = len(groups) - len(numbers[task])
+        sent = [GroupOutcome.SENT] * len(numbers[task])
+        endings[task] = [*sent, *[GroupOutcome.TIMED_OUT] * unscored]
+    found = faults_of_completions(scored_groups(group.rollouts for group in run.groups))
+    for sign in (without_credit(run), stuck_tasks(numbers), failing_tasks(endings)):
         if sign is not None:
-            sentences.append(_alarm(run.name, sign, {"task": sign.tasks[0]} if len(sign.tasks) == 1 else {}))
-    return sentences
+            found.append((sign, {"task": sign.tasks[0]} if len(sign.tasks) == 1 else {}))
+    return found
 
 
-def _alarm(name: str, sign: Sign, filters: Mapping[str, str]) -> Sentence:
-    return Sentence(f"“{name}”: {sign.text}", True, {"source": name, **filters})
-
-
-def _without_signal(run: LoadedRun) -> Sign | None:
-    """What `nothing_sent` says of a run: a dump has no groups that were sent, but groups without a signal are not."""
-    count = len(run.groups)
-    if count < FEWEST_GROUPS or run.is_process or any(group.has_signal for group in run.groups):
+def without_credit(run: LoadedRun) -> Sign | None:
+    """Most groups have no credit. A dump of failed groups alone says nothing of that."""
+    groups = len(run.groups)
+    count = sum(not any(group.rewards) for group in run.groups)
+    if groups < FEWEST_GROUPS or 2 * count <= groups or run.kinds == {FAILED}:
         return None
     return Sign(
-        f"None of its {count:,} dumped groups has a signal: the rewards of each group are equal, so the trainer learns "
-        "nothing from them. See docs/prompts.md."
+        f"{count:,} of {groups:,} groups are without credit: none of their completions earns anything, so a trainer "
+        "learns nothing from them. See docs/prompts.md.",
+        share=count / groups,
     )
 
 
 def scored_groups(groups: Iterable[Sequence[EvalSample]]) -> list[ScoredGroup]:
     """The numbers of these groups, without the groups that have no score."""
-    return [numbers for samples in groups if (numbers := numbers_of(samples)) is not None]
+    numbers = map(numbers_of, groups)
+    return [group for group in numbers if group is not None]
 
 
 def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
@@ -152,16 +157,3 @@ def _change_in(series: Series) -> DifferenceRow | None:
     """The last evaluation of the series minus its first in accuracy, paired by question."""
     (first, _), *_, (last, _) = series.points
     return difference_of("accuracy", first.samples, last.samples, correct)
-
-
-def shares_of(run: LoadedRun) -> dict[str, float]:
-    """The mean reward of a run, and the shares of groups with a signal and of right completions, if any has a score."""
-    rewards: list[float] = []
-    rights: list[float] = []
-    for group in run.groups:
-        rewards += group.rewards
-        rights += [exact(rollout) for rollout in group.rollouts if rollout["score"] is not None]
-    shares = {"reward": fmean(rewards), "signal": fmean(group.has_signal for group in run.groups)}
-    if rights:
-        shares["right"] = fmean(rights)
-    return shares

@@ -201,6 +201,8 @@ class Sign:
     text: str
     tasks: Sequence[str] = ()
     remedy: str = ""
+    share: float = 0.0
+    """How much of the run or evaluation it is about. A report names the largest share first."""
 
 
 def unreadable(groups: Sequence[ScoredGroup]) -> Sign | None:
@@ -212,7 +214,8 @@ def unreadable(groups: Sequence[ScoredGroup]) -> Sign | None:
     newest = f" Newest: {printable(examples[-1], EXAMPLE_CHARS)!r}." if examples else ""
     return Sign(
         f"{share:.0%} of {_completions(groups):,} completions have no readable answer.{newest} If the model writes "
-        "answers in another form than answer_format, or has not learned this form, see docs/prompts.md."
+        "answers in another form than answer_format, or has not learned this form, see docs/prompts.md.",
+        share=share,
     )
 
 
@@ -223,7 +226,8 @@ def cut_off(groups: Sequence[ScoredGroup]) -> Sign | None:
         return None
     return Sign(
         f"{share:.0%} of {_completions(groups):,} completions were cut off at their limit of tokens. Raise "
-        "max_token_length, and the context length of the server, or see docs/troubleshooting.md."
+        "max_token_length, and the context length of the server, or see docs/troubleshooting.md.",
+        share=share,
     )
 
 
@@ -255,7 +259,9 @@ def one_answer(groups: Sequence[ScoredGroup]) -> Sign | None:
         return None
     return Sign(
         f"{share:.0%} of the answers, to {len(items)} different questions of {len(tasks)} tasks, are "
-        f"{printable(given[-1].text, EXAMPLE_CHARS)!r}, and {right:.0%} of them are right. See docs/troubleshooting.md."
+        f"{printable(given[-1].text, EXAMPLE_CHARS)!r}, and {right:.0%} of them are right. See "
+        "docs/troubleshooting.md.",
+        share=count / _completions(groups),
     )
 
 
@@ -282,6 +288,7 @@ def verifier_fails(groups: Sequence[ScoredGroup]) -> Sign | None:
         f"{first}: {printable(examples[first], EXAMPLE_CHARS)}. Correct the verifier, or leave the task out with "
         "exclude_tasks.",
         failing,
+        share=errors.total() / answers.total(),
     )
 
 
@@ -334,6 +341,7 @@ def stuck_tasks(by_task: Mapping[str, Sequence[ScoredGroup]], excluded: Sequence
         "the lowest level. Such groups teach nothing: see docs/troubleshooting.md, or exclude these tasks.",
         stuck,
         f"--env.exclude_tasks {','.join([*excluded, *stuck])}",
+        share=len(stuck) / len(by_task),
     )
 
 
@@ -360,6 +368,7 @@ def failing_tasks(endings: Mapping[str, Sequence[str]]) -> Sign | None:
         f"Half of the last groups or more of {shortened(failing, MOST_NAMED)} could not be scored. The log says why. "
         "exclude_tasks leaves a task out; docs/troubleshooting.md has the reasons.",
         failing,
+        share=len(failing) / len(endings),
     )
 
 

@@ -68,3 +68,40 @@ def test_durations_are_read_at_a_glance(seconds: float, words: str) -> None:
 
 def test_every_outcome_has_words() -> None:
     assert all(outcome_words(outcome.value).replace(" ", "").isalpha() for outcome in GroupOutcome)
+
+
+WAITS = (
+    r"the completions of \d+ groups"
+    r"|the trainer: the queue is full, and its last step was (\d+ s|\d+ min) ago"
+    r"|the next item \(in progress: .*\)"
+)
+"""What a healthy run may wait for."""
+
+
+@pytest.mark.parametrize(
+    ("inference_s", "trainer_step_s", "latency_s"),
+    [(0.2, 150.0, 0.0), (40.0, 0.1, 0.0), pytest.param(0.2, 20.0, 0.0, marks=pytest.mark.slow)],
+)
+def test_a_healthy_run_has_no_alarm_and_every_line_of_its_status_is_true(
+    inference_s: float, trainer_step_s: float, latency_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    serves(
+        190.0,
+        inference=lambda: inference_s,
+        trainer_step_s=trainer_step_s,
+        latency=lambda: latency_s,
+        workers=8,
+        num_eval_samples_per_task=0,
+    )
+    found = statuses(caplog)
+    assert len(found) >= 3
+    for progress, *others, present in found:
+        assert len(others) <= 1 and "ALARM" not in present
+        waits = re.match(r"  Waits for (.*?); ", present)
+        assert waits is None or re.fullmatch(WAITS, waits[1]), present
+        # Without a step for longer than usual, there is no time that is left.
+        assert not ("left" in progress and "no step for" in progress)
+        ended = re.search(r"([\d.]+) groups and", progress)
+        assert ended is not None and (float(ended[1]) > 0) == ("no group ended" not in present), (progress, present)
+    assert not [line for line in caplog.messages if "ALARM" in line]

@@ -23,7 +23,7 @@ def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
     output = folder / "compare.html"
     assert main(["--compare", str(folder / "before"), str(folder / "after"), "-o", str(output)]) == 0
     text = Page(output.read_text(encoding="utf-8")).text
-    assert "differences are after minus before" in text
+    assert "Differences are after minus before" in text
     first, second = (load([folder / name]).evaluations[0] for name in ("before", "after"))
     accuracy = compare(first, second).measures[0]
     assert accuracy.difference.value > 0.05

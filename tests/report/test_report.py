@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.report.curves import bin_of
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, dumped_scopes, policy, render, shown
+from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, policy, render, shown
 from reasoning_gym_environment.storage.lines import described
 from testing.report_samples import (
     ATTACKS,
@@ -111,7 +112,7 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     path = write_page([write_lines(tmp_path / "run.jsonl", [line])], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
-    assert "A file of process holds every group" in page.words and "Training" not in page.words
+    assert "A file of process holds every group" in page.words
     [thought] = [rollout for rollout in page.rollouts if rollout["thinking"]]
     assert (thought["thinking"], thought["reply"]) == ("2 < 3 &amp; so", "<answer>5</answer>")
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
@@ -143,9 +144,7 @@ def test_a_long_list_of_samples_is_cut_evenly_and_a_note_says_so(folder: Path) -
     page = Page(render(sources, title="t", max_rollouts=200))
     kept = page.rollouts
     assert 190 < len(kept) <= 200 < len(every)
-    assert {rollout["source"].partition(",")[0] for rollout in kept} == {"before", "dumps run"}, (
-        "a run has its folder's name"
-    )
+    assert {rollout["source"] for rollout in kept} == {"before", "dumps run"}, "a run has its folder's name"
     assert {rollout["outcome"] for rollout in kept} == {rollout["outcome"] for rollout in every}
     assert f"{len(kept)} of {len(every)} samples, taken in turn from all sources, tasks and outcomes" in page.words
 
@@ -226,7 +225,7 @@ def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_
     sources = load([tmp_path])
     assert [evaluation.name for evaluation in sources.evaluations] == ["some-model", "b/some-model"]
     [run] = sources.runs
-    assert (run.name, len(run.groups)) == ("dumps 5e90191b, 21 Sep 2026 14:13 UTC", 39)
+    assert (run.name, run.date, len(run.groups)) == ("dumps 5e90191b", "21 Sep 2026 14:13 UTC", 39)
     assert "groups with a rollout above the threshold, or without any" in words_of(tmp_path)
     assert "only groups without any credit" in words_of(path)
 
@@ -257,12 +256,12 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
     lines[2]["rollouts"][1]["score"] = 0.0
     masked = [{**rollout, "mask_reason": "too_long"} for rollout in lines[2]["rollouts"]]
     sources = load([write_lines(tmp_path / "dump.jsonl", [*lines, {**lines[2], "rollouts": masked}])])
-    [found] = dumped_scopes(sources)
-    assert found.accuracy is not None and (found.completions, found.unscored) == (4, 6)
+    assert bin_of(sources.groups)["exact"] == 0.75, "3 of the 4 completions that have a score"
     assert [group.has_signal for group in sources.groups] == [False, False, True, False]
     shown_rollouts = [
         rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
     ]
+    assert [rollout["advantage"] for rollout in shown_rollouts] == [0.0] * 5
     assert [(rollout["score"], rollout["failure"]) for rollout in shown_rollouts] == [
         (1.0, ""),
         (0.0, ""),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.report.curves import series_of
+from reasoning_gym_environment.report.curves import series_of, task_rows
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.report.page import render
 from reasoning_gym_environment.report.verdict import Sentence, verdict
@@ -88,7 +88,7 @@ def test_a_run_without_any_readable_answer_has_the_alarms_and_one_result(tmp_pat
     change_all(path, unreadable)
     told = [sentence.text for sentence in sentences(path)]
     assert "100% of 480 completions have no readable answer" in told[0]
-    assert "None of its 60 dumped groups has a signal" in told[1]
+    assert "60 of 60 groups are without credit: none of their completions earns anything" in told[1]
     expected = "60 dumped groups, 0.0% of the completions right, mean reward 0.00, 0.0% of the groups with a signal."
     assert told[2].endswith(expected)
     assert len(told) == 3
@@ -105,10 +105,26 @@ def test_stuck_and_failing_tasks_of_a_run_are_named(tmp_path: Path) -> None:
             line["rollouts"] = [{**rollout, "verifier_score": 0.0, "outcome": "wrong"} for rollout in line["rollouts"]]
         if line["item_id"] == "maze":
             line["rollouts"] = [{**rollout, "outcome": "timeout"} for rollout in line["rollouts"]]
-    stuck, failing, result = sentences(write_lines(path, lines))
-    assert "No answer was right in the last 16 groups or more of gcd, at the lowest level." in stuck.text
-    assert "of maze could not be scored." in failing.text
-    assert not result.is_alarm
+    *faults, result = sentences(write_lines(path, lines))
+    texts = " ".join(fault.text for fault in faults)
+    assert "No answer was right in the last 16 groups or more of gcd, at the lowest level." in texts
+    assert "of maze could not be scored." in texts
+    assert len(faults) == 2 and not result.is_alarm
+
+
+def test_the_largest_fault_comes_first(tmp_path: Path) -> None:
+    path = write_dump(tmp_path, groups=100)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, line in enumerate(lines):
+        for rollout in line["rollouts"]:
+            if number < 92:
+                rollout.update(score=0.0, verifier_score=0.0, outcome="wrong", answer=str(number), format_failure=None)
+            rollout["finish_reason"] = "length" if number % 5 < 3 else "stop"
+        line["rollouts"][0]["score"] = float(number >= 92)
+    first, second, *_ = sentences(write_lines(path, lines))
+    name = f"“{tmp_path.name} run”"
+    assert first.text.startswith(f"{name}: 92 of 100 groups are without credit: none of their completions earns")
+    assert second.text.startswith(f"{name}: 60% of 800 completions were cut off")
 
 
 def test_few_samples_are_no_alarm(tmp_path: Path) -> None:
@@ -132,5 +148,22 @@ def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path)
         assert low < value < high
     [curves] = page.curves["runs"]
     assert len(curves["tasks"]) == len(series["tasks"]) == 12
-    assert set(curves["all"]) >= {"item", "step", "time", "reward", "exact", "signal", "no_answer", "tokens", "level"}
-    assert page.block("index")["steps"] == [0, 37, 75, 112, 150]
+    assert set(curves["all"]) >= {"groups", "step", "reward", "exact", "signal", "no_answer", "tokens", "level"}
+    assert curves["all"]["step"] == sorted(curves["all"]["step"])
+
+
+def test_the_table_of_tasks_has_each_task_once_and_begins_with_what_changed_most(tmp_path: Path) -> None:
+    sources = load([write_run(tmp_path / "run")])
+    evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
+    rows = task_rows(sources.runs, series_of(evaluations))
+    changes = [abs(row.change or 0.0) for row in rows]
+    assert changes == sorted(changes, reverse=True) and changes[0] > 0.2
+    assert len({row.name for row in rows}) == len(rows) == 12
+    assert {(row.source, row.groups) for row in rows} == {("held-out", 50)}
+    trained = task_rows(sources.runs, [])
+    assert {row.source for row in trained} == {"training"}
+    [stuck] = [row for row in trained if row.without_credit == row.groups]
+    assert (stuck.name, stuck.change) == ("ab", 0.0)
+    several = task_rows([*sources.runs, *load([write_dump(tmp_path / "other", groups=20)]).runs], [])
+    assert {row.source for row in several} == {"run run", "other run"}
+    assert several[-1].change is None, "too few groups for a curve"

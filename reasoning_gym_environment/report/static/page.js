@@ -19,21 +19,10 @@ const Page = (() => {
     return made;
   };
 
-  // --- numbers as text
-
   const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}%`);
   const number = (value) => {
     if (value === null || value === undefined) return "–";
-    const digits = Math.abs(value) >= 100 ? 0 : 2;
-    return value.toLocaleString("en", { maximumFractionDigits: digits });
-  };
-  const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)} points`;
-
-  // --- colours, light and dark
-
-  const isDark = () => {
-    if (root.dataset.theme) return root.dataset.theme === "dark";
-    return matchMedia("(prefers-color-scheme: dark)").matches;
+    return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) >= 100 ? 0 : 2 });
   };
 
   // A canvas needs a plain colour, and the variables of the page depend on the scheme.
@@ -48,13 +37,15 @@ const Page = (() => {
 
   const onThemeChange = [];
   const themeChanged = () => onThemeChange.forEach((listener) => listener());
+  const dark = matchMedia("(prefers-color-scheme: dark)");
   document.getElementById("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : dark.matches;
+    root.dataset.theme = isDark ? "light" : "dark";
     themeChanged();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themeChanged);
+  dark.addEventListener("change", themeChanged);
 
-  // --- the state in the address: #samples?task=gcd&axis=step opens the page with these filters and this axis
+  // --- the state in the address: #samples?task=gcd&outcome=wrong opens the page with these filters
 
   const state = () => new URLSearchParams(location.hash.split("?")[1] || "");
 
@@ -62,7 +53,7 @@ const Page = (() => {
     const [anchor] = location.hash.slice(1).split("?");
     const next = state();
     for (const [name, value] of Object.entries(values)) {
-      if (value === "" || value === null || value === undefined) next.delete(name);
+      if (value === "") next.delete(name);
       else next.set(name, value);
     }
     const query = next.toString();
@@ -80,8 +71,6 @@ const Page = (() => {
     goToAnchor();
   });
   addEventListener("load", goToAnchor);
-  const theme = state().get("theme");
-  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
 
   // --- sortable tables
 
@@ -94,22 +83,24 @@ const Page = (() => {
   };
 
   const sortBy = (head) => {
-    const table = head.closest("table");
+    const body = head.closest("table").tBodies[0];
     const isUp = head.getAttribute("aria-sort") === "descending";
-    for (const other of table.querySelectorAll("thead th")) other.removeAttribute("aria-sort");
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
-    const rows = [...table.tBodies[0].rows];
+    body.querySelectorAll(".card").forEach((card) => card.remove());
+    body.querySelectorAll(".opener").forEach((opener) => opener.setAttribute("aria-expanded", "false"));
+    const rows = [...body.rows];
     rows.sort((first, second) => {
       const x = valueOf(first.cells[head.cellIndex]);
       const y = valueOf(second.cells[head.cellIndex]);
       const order = x < y ? -1 : x > y ? 1 : 0;
       return isUp ? order : -order;
     });
-    table.tBodies[0].append(...rows);
+    body.append(...rows);
   };
   for (const sorter of document.querySelectorAll(".sortable thead button")) {
     sorter.addEventListener("click", () => sortBy(sorter.parentElement));
   }
 
-  return { element, button, percent, number, points, colour, onThemeChange, state, remember, onStateChange };
+  return { element, button, percent, number, colour, onThemeChange, state, remember, onStateChange };
 })();

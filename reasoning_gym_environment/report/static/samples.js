@@ -1,5 +1,5 @@
 "use strict";
-// The table of samples: filters, two models side by side, and rows that exist only while they are in view.
+// The table of samples: filters, two models side by side, and pages of rows.
 
 (async () => {
   const index = await Store.open();
@@ -10,9 +10,9 @@
   const rows = document.getElementById("rows");
   const heads = document.getElementById("heads");
   const count = document.getElementById("count");
-  const FIELDS = ["q", "answer", "source", "against", "relation", "task", "level", "outcome", "failure", "from", "to", "sort"];
+  const FIELDS = ["q", "answer", "source", "against", "relation", "task", "level", "outcome", "failure", "sort"];
   const RIGHT = 0.5;
-  const SPARE_ROWS = 6;
+  const ROWS = 50;
   const CHUNKS_AT_ONCE = 8;
   const RELATIONS = {
     "": "all questions of both",
@@ -26,71 +26,57 @@
   let found = [];
   let isPaired = false;
   let active = -1;
+  let firstRow = 0;
 
   // --- filters
 
-  const option = (select, text, value) => select.append(new Option(text, value));
-
-  const addOptions = (name, first, counts, text = (value) => value) => {
-    const select = form.elements[name];
-    option(select, first, "");
-    for (const [value, number] of counts) option(select, `${text(value)} (${number.toLocaleString("en")})`, value);
-    select.hidden = counts.length < 2;
+  const field = {
+    source: (sample) => index.sources[samples.source[sample]],
+    task: (sample) => index.tasks[questions.task[index.owner[sample]]],
+    level: (sample) => questions.level[index.owner[sample]],
+    outcome: (sample) => index.outcomes[samples.outcome[sample]],
+    failure: (sample) => index.failures[samples.failure[sample]],
+  };
+  // A sample can have several failures.
+  const valuesOf = (name, sample) => {
+    const value = field[name](sample);
+    return name === "failure" ? value.split(", ").filter(Boolean) : value === null ? [] : [String(value)];
   };
 
-  const counted = (valueOf) => {
+  const addOptions = (name, first) => {
     const counts = new Map();
     for (let sample = 0; sample < index.total; sample += 1) {
-      for (const value of valueOf(sample)) counts.set(value, (counts.get(value) || 0) + 1);
+      for (const value of valuesOf(name, sample)) counts.set(value, (counts.get(value) || 0) + 1);
     }
-    const byName = (a, b) => String(a[0]).localeCompare(String(b[0]), "en", { numeric: true });
-    return [...counts].sort(byName);
+    const select = form.elements[name];
+    select.append(new Option(first, ""));
+    const byName = (a, b) => a[0].localeCompare(b[0], "en", { numeric: true });
+    for (const [value, number] of [...counts].sort(byName)) {
+      const text = name === "level" ? `level ${value}` : name === "outcome" ? value.replaceAll("_", " ") : value;
+      select.append(new Option(`${text} (${number.toLocaleString("en")})`, value));
+    }
+    // One failure among other samples is still a choice.
+    select.hidden = counts.size < (name === "failure" ? 1 : 2);
   };
+  for (const name of Object.keys(field)) addOptions(name, `every ${name}`);
 
-  const failuresOf = (sample) => index.failures[samples.failure[sample]].split(", ").filter(Boolean);
-  // A group of training has its own step, and the sample of an evaluation that of its evaluation.
-  const stepOf = (sample) => questions.step[index.owner[sample]] ?? index.steps[samples.source[sample]] ?? null;
-  const levelOf = (sample) => questions.level[index.owner[sample]];
-
-  addOptions("source", "every source", counted((sample) => [index.sources[samples.source[sample]]]));
-  addOptions("task", "every task", counted((sample) => [index.tasks[questions.task[index.owner[sample]]]]));
-  addOptions("level", "every level", counted((sample) => (levelOf(sample) === null ? [] : [String(levelOf(sample))])), (value) => `level ${value}`);
-  addOptions("outcome", "every outcome", counted((sample) => [index.outcomes[samples.outcome[sample]]]), (value) => value.replaceAll("_", " "));
-  addOptions("failure", "every failure", counted(failuresOf));
-  // One failure among other samples is still a choice.
-  form.elements.failure.hidden = form.elements.failure.options.length < 2;
-  form.querySelector(".steps").hidden = ![...index.steps, ...(questions.step || [])].some((step) => step !== null);
+  const samplesOf = (question) => {
+    const first = index.first[question];
+    return Array.from({ length: questions.count[question] }, (_, place) => first + place);
+  };
 
   // Sources that share a question can be compared.
-  const partners = new Map(index.sources.map((_, source) => [source, new Set()]));
-  for (let question = 0; question + 1 < index.first.length; question += 1) {
-    const asked = new Set(samples.source.slice(index.first[question], index.first[question + 1]));
-    for (const source of asked) asked.forEach((other) => other !== source && partners.get(source).add(other));
-  }
-  option(form.elements.against, "compare with …", "");
-  for (const [source, others] of partners) {
-    if (others.size) option(form.elements.against, `against ${index.sources[source]}`, index.sources[source]);
-  }
-  form.elements.against.hidden = form.elements.against.options.length < 3;
-  for (const [value, text] of Object.entries(RELATIONS)) option(form.elements.relation, text, value);
+  const shared = new Set();
+  questions.task.forEach((_, question) => {
+    const sources = new Set(samplesOf(question).map((sample) => samples.source[sample]));
+    if (sources.size > 1) sources.forEach((source) => shared.add(index.sources[source]));
+  });
+  form.elements.against.append(new Option("compare with …", ""));
+  for (const source of shared) form.elements.against.append(new Option(`against ${source}`, source));
+  form.elements.against.hidden = !shared.size;
+  for (const [value, text] of Object.entries(RELATIONS)) form.elements.relation.append(new Option(text, value));
 
-  const passes = (values) => {
-    const source = values.source ? index.sources.indexOf(values.source) : null;
-    const task = values.task ? index.tasks.indexOf(values.task) : null;
-    const outcome = values.outcome ? index.outcomes.indexOf(values.outcome) : null;
-    return (sample, isSourceFree) => {
-      const question = index.owner[sample];
-      if (source !== null && !isSourceFree && samples.source[sample] !== source) return false;
-      if (task !== null && questions.task[question] !== task) return false;
-      if (values.level && String(questions.level[question]) !== values.level) return false;
-      if (outcome !== null && samples.outcome[sample] !== outcome) return false;
-      if (values.failure && !failuresOf(sample).includes(values.failure)) return false;
-      const step = stepOf(sample);
-      if (values.from && !(step !== null && step >= Number(values.from))) return false;
-      if (values.to && !(step !== null && step <= Number(values.to))) return false;
-      return true;
-    };
-  };
+  const isWanted = (values, names, sample) => names.every((name) => !values[name] || valuesOf(name, sample).includes(values[name]));
 
   // A question is right if at least half of its scored samples are.
   const isRight = (some) => {
@@ -98,29 +84,18 @@
     return scored.length > 0 && scored.filter((sample) => samples.score[sample] >= RIGHT).length >= scored.length / 2;
   };
 
-  const isRelated = (relation, rightInA, rightInB) => {
-    if (relation === "won") return !rightInA && rightInB;
-    if (relation === "lost") return rightInA && !rightInB;
-    if (relation === "right") return rightInA && rightInB;
-    if (relation === "wrong") return !rightInA && !rightInB;
-    return true;
-  };
+  const isRelated = (relation, inA, inB) =>
+    ({ won: !inA && inB, lost: inA && !inB, right: inA && inB, wrong: !inA && !inB })[relation] ?? true;
 
-  const pairsOf = (values, isWanted) => {
-    const a = index.sources.indexOf(values.source);
-    const b = index.sources.indexOf(values.against);
+  const pairsOf = (values) => {
     const pairs = [];
-    for (let question = 0; question + 1 < index.first.length; question += 1) {
-      const ofA = [];
-      const ofB = [];
-      for (let sample = index.first[question]; sample < index.first[question + 1]; sample += 1) {
-        if (samples.source[sample] === a) ofA.push(sample);
-        if (samples.source[sample] === b) ofB.push(sample);
-      }
-      if (!ofA.length || !ofB.length) continue;
-      if (![...ofA, ...ofB].some((sample) => isWanted(sample, true))) continue;
-      if (isRelated(values.relation, isRight(ofA), isRight(ofB))) pairs.push([ofA[0], ofB[0]]);
-    }
+    questions.task.forEach((_, question) => {
+      const all = samplesOf(question);
+      const ofA = all.filter((sample) => field.source(sample) === values.source);
+      const ofB = all.filter((sample) => field.source(sample) === values.against);
+      if (!ofA.length || !ofB.length || !isRelated(values.relation, isRight(ofA), isRight(ofB))) return;
+      if ([...ofA, ...ofB].some((sample) => isWanted(values, ["task", "level", "outcome", "failure"], sample))) pairs.push([ofA[0], ofB[0]]);
+    });
     return pairs;
   };
 
@@ -132,8 +107,8 @@
 
   const matches = (texts, own, words, answer) => {
     if (answer && own.answer !== answer) return false;
-    if (!words) return true;
-    return [texts.question, texts.expected, own.thinking, own.reply, own.answer].some((text) => text?.toLowerCase().includes(words));
+    const all = [texts.question, texts.expected, own.thinking, own.reply, own.answer];
+    return !words || all.some((text) => text?.toLowerCase().includes(words));
   };
 
   let searches = 0;
@@ -144,51 +119,43 @@
     const turn = searches;
     const words = values.q.toLowerCase();
     if (!words && !values.answer) return candidates;
-    const byChunk = new Map();
-    for (const row of candidates) {
-      const chunk = questions.chunk[index.owner[row[0]]];
-      if (!byChunk.has(chunk)) byChunk.set(chunk, []);
-      byChunk.get(chunk).push(row);
-    }
-    const numbers = [...byChunk.keys()];
+    const chunkOf = (row) => questions.chunk[index.owner[row[0]]];
+    const numbers = [...new Set(candidates.map(chunkOf))];
     const kept = [];
     for (let start = 0; start < numbers.length; start += CHUNKS_AT_ONCE) {
       const some = numbers.slice(start, start + CHUNKS_AT_ONCE);
-      const chunks = await Promise.all(some.map(Store.loadOnce));
+      const chunks = new Map();
+      await Promise.all(some.map(async (number) => chunks.set(number, await Store.loadOnce(number))));
       if (turn !== searches) return null;
-      some.forEach((number, place) => {
-        for (const row of byChunk.get(number)) {
-          const question = index.owner[row[0]];
-          const texts = chunks[place][index.inChunk[question]];
-          const ownOf = (sample) => texts.samples[sample - index.first[question]];
-          if (row.some((sample) => matches(texts, ownOf(sample), words, values.answer))) kept.push(row);
-        }
-      });
+      for (const row of candidates.filter((candidate) => chunks.has(chunkOf(candidate)))) {
+        const question = index.owner[row[0]];
+        const texts = chunks.get(chunkOf(row))[index.inChunk[question]];
+        const ownOf = (sample) => texts.samples[sample - index.first[question]];
+        if (row.some((sample) => matches(texts, ownOf(sample), words, values.answer))) kept.push(row);
+      }
       const share = Math.round((100 * (start + some.length)) / numbers.length);
       count.textContent = `searching: ${share}%, ${kept.length.toLocaleString("en")} found`;
     }
     return kept;
   };
 
-  const valuesNow = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name]?.value.trim() ?? ""]));
+  const valuesNow = () => Object.fromEntries(FIELDS.map((name) => [name, form.elements[name].value.trim()]));
 
   const apply = async () => {
     const values = valuesNow();
     isPaired = Boolean(values.source && values.against && values.source !== values.against);
     form.elements.relation.hidden = !isPaired;
-    const isWanted = passes(values);
     let candidates = [];
-    if (isPaired) candidates = pairsOf(values, isWanted);
-    else for (let sample = 0; sample < index.total; sample += 1) if (isWanted(sample, false)) candidates.push([sample]);
+    if (isPaired) candidates = pairsOf(values);
+    else for (let sample = 0; sample < index.total; sample += 1) if (isWanted(values, Object.keys(field), sample)) candidates.push([sample]);
     candidates = await searched(candidates, values);
     if (candidates === null) return;
     if (ORDERS[values.sort]) candidates.sort(ORDERS[values.sort]);
     found = candidates;
+    active = -1;
+    firstRow = 0;
     const of = isPaired ? "questions of both" : `of ${index.total.toLocaleString("en")}`;
     count.textContent = `${found.length.toLocaleString("en")} ${of}`;
-    active = -1;
-    table.scrollTop = 0;
-    table.setAttribute("aria-rowcount", String(found.length));
     showHeads(values);
     closeDetail();
     draw();
@@ -196,11 +163,7 @@
 
   // --- rows
 
-  const rowHeight = () => parseFloat(getComputedStyle(table).getPropertyValue("--row"));
-
-  const flat = (text) => text.replace(/\s+/g, " ").trim().slice(0, 300);
-
-  const answerOf = (own) => (own.answer === null ? "" : flat(own.answer));
+  const flat = (text) => (text ?? "").replace(/\s+/g, " ").trim().slice(0, 300);
 
   const cell = (className, text) => {
     const made = Page.element("span", className, text);
@@ -210,83 +173,70 @@
 
   const showHeads = (values) => {
     const names = isPaired
-      ? [["task", "task"], ["question", "question"], ["answer", "reference"], ["answer", `A: ${values.source}`], ["score", ""], ["answer", `B: ${values.against}`], ["score", ""]]
-      : [["task", "task"], ["question", "question"], ["answer", "model's answer"], ["answer", "reference"], ["score", "score"], ["outcome", "outcome"], ["failure", "failure"], ["tokens", "tokens"], ["source", "source"]];
+      ? [["task", "task"], ["question", "question"], ["answer", "expected answer"], ["answer", `A: ${values.source}`], ["score", ""], ["answer", `B: ${values.against}`], ["score", ""]]
+      : ["task", "question", "model's answer", "expected answer", "score", "outcome", "failure", "tokens", "source"].map((name) => [name, name]);
     heads.replaceChildren(...names.map(([className, text]) => Page.element("span", className, text)));
     browser.classList.toggle("paired", isPaired);
     browser.classList.toggle("one-source", index.sources.length < 2);
   };
 
   const scoreCell = (sample) => {
-    const made = cell("score", Detail.score(index, sample));
     const value = samples.score[sample];
-    if (value !== null) made.classList.add(value >= RIGHT ? "right" : "not-right");
-    return made;
+    return cell(`score ${value === null ? "" : value >= RIGHT ? "right" : "not-right"}`, Detail.score(index, sample));
   };
 
-  const fillRow = (row, place) => {
+  const fillRow = async (row, place) => {
     const [sample, other] = found[place];
     const question = index.owner[sample];
-    const chunk = Store.ready(questions.chunk[question]);
-    const texts = chunk && chunk[index.inChunk[question]];
-    const own = texts && texts.samples[sample - index.first[question]];
-    const task = index.tasks[questions.task[question]];
+    const isContinued = !isPaired && place > firstRow && index.owner[found[place - 1][0]] === question;
     const level = questions.level[question];
-    const isContinued = !isPaired && place > 0 && index.owner[found[place - 1][0]] === question;
-    const goesOn = !isPaired && place + 1 < found.length && index.owner[found[place + 1][0]] === question;
-    row.classList.toggle("continued", isContinued);
-    row.classList.toggle("grouped", isContinued || goesOn);
-    const about = cell("task", isContinued ? "" : task);
-    if (!isContinued && level !== null) about.append(Page.element("small", "", ` level ${level}`));
-    row.append(about, cell("question", isContinued ? "" : texts ? flat(Detail.asked(texts)) : "…"));
-    const reference = cell("answer", texts && !isContinued ? flat(texts.expected) : "");
+    const number = `sample ${sample - index.first[question] + 1} of ${questions.count[question]}`;
+    const about = cell("task", isContinued ? "" : index.tasks[questions.task[question]]);
+    about.append(Page.element("small", "", isContinued ? number : level === null ? "" : ` level ${level}`));
+    row.classList.toggle("grouped", !isPaired && questions.count[question] > 1);
+    const chunk = await Store.load(questions.chunk[question]);
+    const texts = chunk[index.inChunk[question]];
+    const ownAnswer = (of) => cell("answer own", flat(texts.samples[of - index.first[question]].answer));
+    const reference = cell("answer reference", isContinued ? "" : flat(texts.expected));
+    row.replaceChildren(about, cell("question", isContinued ? "" : flat(Detail.asked(texts))));
     if (isPaired) {
-      const otherOwn = texts && texts.samples[other - index.first[question]];
-      row.append(reference, cell("answer", own ? answerOf(own) : ""), scoreCell(sample));
-      row.append(cell("answer", otherOwn ? answerOf(otherOwn) : ""), scoreCell(other));
+      row.append(reference, ownAnswer(sample), scoreCell(sample), ownAnswer(other), scoreCell(other));
       return;
     }
     const outcome = cell("outcome");
     outcome.append(Detail.badge(index, sample));
-    const tokens = samples.tokens[sample];
-    row.append(cell("answer own", own ? answerOf(own) : ""), reference, scoreCell(sample), outcome);
-    row.append(cell("failure", index.failures[samples.failure[sample]]), cell("tokens", tokens === null ? "" : Page.number(tokens)));
-    row.append(cell("source", index.sources[samples.source[sample]]));
+    row.append(ownAnswer(sample), reference, scoreCell(sample), outcome, cell("failure", field.failure(sample)));
+    row.append(cell("tokens", Page.number(samples.tokens[sample])), cell("source", field.source(sample)));
+  };
+
+  const turnTo = (row) => {
+    firstRow = row;
+    table.scrollTop = 0;
+    draw();
   };
 
   const draw = () => {
-    const height = rowHeight();
-    rows.style.height = `${found.length * height}px`;
-    const first = Math.max(0, Math.floor(table.scrollTop / height) - SPARE_ROWS);
-    const last = Math.min(found.length, Math.ceil((table.scrollTop + table.clientHeight) / height) + SPARE_ROWS);
+    const last = Math.min(found.length, firstRow + ROWS);
     const made = [];
-    const missing = new Set();
-    for (let place = first; place < last; place += 1) {
-      const row = Page.element("div", "row");
+    for (let place = firstRow; place < last; place += 1) {
+      const row = Page.element("div", "row", "…");
       row.id = `row-${place}`;
-      row.dataset.place = place;
-      row.style.top = `${place * height}px`;
       row.setAttribute("role", "row");
       row.setAttribute("aria-rowindex", String(place + 1));
       row.setAttribute("aria-selected", String(place === active));
+      row.addEventListener("click", () => openRow(place));
       fillRow(row, place);
       made.push(row);
-      const chunk = questions.chunk[index.owner[found[place][0]]];
-      if (!Store.ready(chunk)) missing.add(chunk);
     }
-    rows.replaceChildren(...made);
-    if (active >= first && active < last) table.setAttribute("aria-activedescendant", `row-${active}`);
-    if (missing.size) Promise.all([...missing].map(Store.load)).then(drawSoon);
-  };
-
-  let isDrawing = false;
-  const drawSoon = () => {
-    if (isDrawing) return;
-    isDrawing = true;
-    requestAnimationFrame(() => {
-      isDrawing = false;
-      draw();
-    });
+    const pager = Page.element("div", "pager");
+    const earlier = Page.button("", "earlier rows", () => turnTo(firstRow - ROWS));
+    const later = Page.button("", "further rows", () => turnTo(firstRow + ROWS));
+    earlier.disabled = firstRow === 0;
+    later.disabled = last === found.length;
+    pager.append(earlier, `${last && firstRow + 1} to ${last}`, later);
+    rows.replaceChildren(...made, ...(found.length > ROWS ? [pager] : []));
+    table.setAttribute("aria-rowcount", String(found.length));
+    table.setAttribute("aria-activedescendant", active < 0 ? "" : `row-${active}`);
   };
 
   // --- one sample
@@ -300,69 +250,58 @@
   const close = () => {
     closeDetail();
     table.focus();
-    drawSoon();
+  };
+
+  const select = (place) => {
+    if (!found.length) return;
+    active = Math.max(0, Math.min(found.length - 1, place));
+    firstRow = active - (active % ROWS);
+    draw();
+    document.getElementById(`row-${active}`).scrollIntoView({ block: "nearest" });
   };
 
   const openRow = (place) => {
-    active = place;
+    select(place);
     browser.classList.add("open");
-    Page.remember({ open: String(place) });
-    showSamples(found[place]);
-    draw();
+    Page.remember({ open: String(active) });
+    showSamples(found[active]);
   };
 
-  const showSamples = (shown) => Detail.show(index, shown, { choose: (sample) => showSamples(replaced(shown, sample)), close });
-
-  // Of two samples side by side, the one of the same source changes.
-  const replaced = (shown, sample) => {
-    if (shown.length < 2) return [sample];
-    return shown.map((known) => (samples.source[known] === samples.source[sample] ? sample : known));
-  };
-
-  const move = (place) => {
-    if (!found.length) return;
-    active = Math.max(0, Math.min(found.length - 1, place));
-    const height = rowHeight();
-    const top = active * height;
-    const bottom = heads.offsetHeight + top + height;
-    if (top < table.scrollTop) table.scrollTop = top;
-    else if (bottom > table.scrollTop + table.clientHeight) table.scrollTop = bottom - table.clientHeight;
-    if (browser.classList.contains("open")) openRow(active);
-    else draw();
-  };
+  const showSamples = (shown) =>
+    Detail.show(index, shown, {
+      // Of two samples side by side, the one of the same source changes.
+      choose: (sample) =>
+        showSamples(shown.length < 2 ? [sample] : shown.map((known) => (samples.source[known] === samples.source[sample] ? sample : known))),
+      step: (by) => openRow(active + by),
+      close,
+    });
 
   table.addEventListener("keydown", (event) => {
-    const page = Math.max(1, Math.floor(table.clientHeight / rowHeight()) - 1);
-    const moves = {
-      ArrowDown: active + 1,
-      ArrowUp: active - 1,
-      PageDown: active + page,
-      PageUp: active - page,
-      Home: 0,
-      End: found.length - 1,
-    };
-    if (event.key in moves) move(moves[event.key]);
-    else if (event.key === "Enter" && active >= 0) openRow(active);
-    else return;
+    const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + ROWS, PageUp: active - ROWS }[event.key];
+    if (event.target.closest("button")) return;
+    if (event.key === "Enter" && active >= 0) openRow(active);
+    else if (to === undefined) return;
+    else if (browser.classList.contains("open")) openRow(to);
+    else select(to);
     event.preventDefault();
   });
   browser.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && browser.classList.contains("open")) close();
   });
-  rows.addEventListener("click", (event) => {
-    const row = event.target.closest(".row");
-    if (row) openRow(Number(row.dataset.place));
-  });
-  table.addEventListener("scroll", drawSoon, { passive: true });
-  new ResizeObserver(drawSoon).observe(table);
 
   // --- the state in the address
 
-  const setFrom = (state) => {
-    for (const name of FIELDS) {
-      const field = form.elements[name];
-      if (field && state.get(name) !== null) field.value = state.get(name);
-    }
+  // The page of a comparison begins with its two sources side by side.
+  const show = async () => {
+    const state = Page.state();
+    const [source, against] = state.has("source") ? [] : Runs.curves.compared;
+    const defaults = { source, against };
+    for (const name of FIELDS) form.elements[name].value = state.get(name) ?? defaults[name] ?? "";
+    const opened = state.get("open");
+    await apply();
+    if (opened !== null && found[Number(opened)]) openRow(Number(opened));
+    // The rows have moved what is below them.
+    if (location.hash.startsWith("#samples?")) document.getElementById("samples").scrollIntoView();
   };
 
   let waiting = 0;
@@ -370,34 +309,13 @@
     Page.remember(valuesNow());
     clearTimeout(waiting);
     // A search reads all texts, so it waits until the reader has typed.
-    waiting = setTimeout(apply, event.target.type === "search" || event.target.type === "text" ? 250 : 0);
+    waiting = setTimeout(apply, event.target?.tagName === "INPUT" ? 250 : 0);
   };
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", onInput);
-  form.addEventListener("reset", () =>
-    setTimeout(() => {
-      Page.remember(valuesNow());
-      apply();
-    }),
-  );
-  Page.onStateChange.push(() => {
-    form.reset();
-    setFrom(Page.state());
-    apply();
-  });
-
-  const { compared } = Runs.curves;
-  if (compared.length) {
-    form.elements.source.value = compared[0];
-    form.elements.against.value = compared[1];
-  }
-  setFrom(Page.state());
-  const opened = Page.state().get("open");
-  await apply();
-  if (opened !== null && found[Number(opened)]) {
-    openRow(Number(opened));
-    move(Number(opened));
-  }
+  form.addEventListener("reset", () => setTimeout(onInput, 0, {}));
+  Page.onStateChange.push(show);
+  await show();
 })().catch((error) => {
   document.getElementById("count").textContent = `This browser cannot show the samples: ${error.message}`;
   throw error;

@@ -12,39 +12,32 @@ const Store = (() => {
 
   // A block is JSON, compressed with zlib and in base64.
   const decode = async (id) => {
-    const binary = atob(document.getElementById(id).textContent);
-    const bytes = new Uint8Array(binary.length);
-    for (let place = 0; place < binary.length; place += 1) bytes[place] = binary.charCodeAt(place);
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Response(stream).json();
   };
 
-  // A column of texts as numbers, and the different texts.
-  const numbered = (texts) => {
+  // Replaces a column of texts by numbers, and returns the different texts.
+  const numberTexts = (table, name) => {
     const numbers = new Map();
-    const column = texts.map((text) => {
+    table[name] = (table[name] || []).map((text) => {
       if (!numbers.has(text)) numbers.set(text, numbers.size);
       return numbers.get(text);
     });
-    return { names: [...numbers.keys()], column };
+    return [...numbers.keys()];
   };
 
   // Resolves to { sources, tasks, outcomes, failures, questions, samples } with columns, and with the links between them.
   const open = async () => {
     const index = await decode("index");
     const { questions, samples } = index;
-    const numberTexts = (table, name) => {
-      const { names, column } = numbered(table[name] || []);
-      table[name] = column;
-      return names;
-    };
     index.tasks = numberTexts(questions, "task");
     index.outcomes = numberTexts(samples, "outcome");
     index.failures = numberTexts(samples, "failure");
     const asked = questions.task.length;
-    const total = samples.outcome.length;
+    index.total = samples.outcome.length;
     // The question of each sample, the first sample of each question, and its place in its chunk.
-    index.owner = new Int32Array(total);
+    index.owner = new Int32Array(index.total);
     index.first = new Int32Array(asked + 1);
     index.inChunk = new Int32Array(asked);
     for (let question = 0; question < asked; question += 1) {
@@ -54,7 +47,6 @@ const Store = (() => {
       const isNext = question > 0 && questions.chunk[question] === questions.chunk[question - 1];
       index.inChunk[question] = isNext ? index.inChunk[question - 1] + 1 : 0;
     }
-    index.total = total;
     return index;
   };
 
@@ -70,15 +62,12 @@ const Store = (() => {
   };
 
   const load = (number) => {
-    const known = chunks.get(number);
-    if (known) return known.loading;
-    const chunk = { texts: null, loading: null };
-    chunk.loading = isParsed
-      .then(() => decode(`chunk-${number}`))
-      .then((texts) => {
-        chunk.texts = texts;
-        return texts;
-      });
+    if (chunks.has(number)) return chunks.get(number).loading;
+    const chunk = { texts: null };
+    chunk.loading = loadOnce(number).then((texts) => {
+      chunk.texts = texts;
+      return texts;
+    });
     chunks.set(number, chunk);
     if (chunks.size > KEPT_CHUNKS) chunks.delete(chunks.keys().next().value);
     return chunk.loading;
