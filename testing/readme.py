@@ -19,8 +19,13 @@ _VALUE = re.compile(r"\b[0-9a-f]{16}\b|\d[\d.,]*")
 def is_printed(line: str, text: str) -> bool:
     """Whether a line of the text has the shape of this line.
 
-    A number stands for any number, three dots for anything, and white space for any white space.
+    A number stands for any number, three dots for anything, and white space for any white space. A bracket may have
+    white space before its number, where longer numbers have none.
     """
-    pieces = [re.escape(piece.strip()) for piece in re.split(r"\[\.\.\.\]|\.\.\.", _VALUE.sub("0", line))]
+    pieces = [re.escape(piece.strip()) for piece in re.split(r"\[\.\.\.\]|\.\.\.", _without_values(line))]
     shape = ".*".join(pieces).replace(r"\ ", r"\s+")
-    return re.search(re.sub(r"(\\s\+)+", r"\\s+", shape), _VALUE.sub("0", text)) is not None
+    return re.search(re.sub(r"(\\s\+)+", r"\\s+", shape), _without_values(text)) is not None
+
+
+def _without_values(text: str) -> str:
+    return re.sub(r"\[ +0", "[0", _VALUE.sub("0", text))
