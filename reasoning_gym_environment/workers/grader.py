@@ -46,8 +46,11 @@ TURN_S = 0.5
 """The length of a turn. A turn with a single answer may take longer."""
 QUICK_S = 0.1
 """The limit of processor time for an answer whose turn it shares with other answers."""
+FIRST_TURN_COST_S = 60.0
+"""A group that has had its first turn waits for the next one like a group that has arrived so much later. So calls that
+arrive within a minute wait for a turn in progress, and never for the slow answers of earlier calls."""
 TURN_COST_S = 4.0
-"""A group that has had a turn waits for the next turn like a group that has arrived so much later."""
+"""The same for each further turn, so that groups with slow answers take turns among themselves."""
 MAX_ANSWER_CHARS = 1_000_000
 """A longer answer does not reach a verifier. It counts as wrong."""
 GROUP_ALLOWANCE_S = 60.0
@@ -292,7 +295,9 @@ class _Group:
 
     def place(self) -> float:
         """The place in the queue for workers."""
-        return self._began_s + self.turns * TURN_COST_S
+        if not self.turns:
+            return self._began_s
+        return self._began_s + FIRST_TURN_COST_S + (self.turns - 1) * TURN_COST_S
 
     def verdict_on(self, answer: str) -> asyncio.Future[Verdict]:
         """The verdict on an answer, which becomes part of the group."""
