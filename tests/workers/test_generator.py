@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,13 +178,23 @@ async def test_an_item_of_which_workers_die_is_an_error_that_names_it(generator:
 # --- the workers ---
 
 
+@pytest.fixture
+def folder_of_the_user(tmp_path: Path) -> Iterator[Path]:
+    """A folder outside of Python's search path, which pytest extends by the parent of the checkout."""
+    libraries = [Path(path).resolve() for path in sys.path if path]
+    candidates = (tmp_path, Path("/var/tmp"), Path("/dev/shm"), Path.home())
+    outside = next(path for path in candidates if not any(path.resolve().is_relative_to(root) for root in libraries))
+    with tempfile.TemporaryDirectory(dir=outside) as folder:
+        yield Path(folder)
+
+
 @linux_only
 async def test_a_config_that_names_a_file_reads_no_file_of_the_user_and_waits_for_none(
-    generator: ProcessGenerator, tmp_path: Path
+    generator: ProcessGenerator, folder_of_the_user: Path
 ) -> None:
-    words = tmp_path / "words.txt"
+    words = folder_of_the_user / "words.txt"
     words.write_text("secret " * 100)
-    pipe = tmp_path / "pipe"
+    pipe = folder_of_the_user / "pipe"
     os.mkfifo(pipe)
     with counting(generator, failed=2):
         for file in (words, pipe):
