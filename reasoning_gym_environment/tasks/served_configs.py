@@ -16,7 +16,7 @@ from ..records import to_json
 from .catalog import Catalog, config_from_json, config_of
 from .difficulty_ladder import build_ladder
 
-FILE_FIELDS = frozenset({"data_file"})
+FILE_FIELDS = ("data_file",)
 """Fields of configs that name files. No client may set them to another value than the default."""
 
 Config = Mapping[str, Any]
@@ -51,11 +51,12 @@ class ServedConfigs:
         for served in (config_of(task, self._catalog[task].overrides), config_of(task), *self._levels(task)):
             if to_json(served) == to_json(wanted):
                 return served
-        files = sorted(FILE_FIELDS & typed.keys())
-        if files:
-            raise EnvironmentSetupError(
-                f"config: expected the default {files[0]} of {task}. A client may name no file."
-            )
+        for field in FILE_FIELDS:
+            # At any depth: the parts of `composite` have configs of their own.
+            if f'"{field}":' in given:
+                raise EnvironmentSetupError(
+                    f"config: expected the default {field} of {task}. A client may name no file."
+                )
         if allows_any:
             return typed
         raise EnvironmentSetupError(

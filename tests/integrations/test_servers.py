@@ -186,6 +186,18 @@ def test_no_client_names_a_file(in_process_workers: None) -> None:
                 assert reply.status_code == 400 and "A client may name no file" in reply.text
 
 
+def test_no_client_names_a_file_in_a_part_of_a_config(in_process_workers: None) -> None:
+    part = {"name": "spell_backward", "weight": 1, "config": {"data_file": "/etc/passwd"}}
+    nested = {"name": "composite", "weight": 1, "config": {"datasets": [part]}}
+    harmless = {"name": "chain_sum", "weight": 1, "config": {}}
+    with Tasks("composite", task_overrides={"composite": {"datasets": [harmless]}}) as tasks:
+        client = TestClient(build_app(tasks, allow_configs=True))
+        for parts in ([part], [harmless, part], [nested]):
+            group = {"task": "composite", "config": {"datasets": parts}, "completions": ["x"]}
+            reply = client.post("/grade", json=[group])
+            assert (reply.status_code, "A client may name no file" in reply.text) == (400, True), reply.text
+
+
 def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker() -> None:
     parts = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "countdown")]
     with Tasks("composite", task_overrides={"composite": {"datasets": parts}}) as tasks:
