@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,12 +32,19 @@ async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
         await grader.close()
 
 
-FILE_TASK = "reads_a_file"
-OWN_DATASET = """
+def dataset_module(task: str, score_answer: str, *, before: str = "", at_start: str = "") -> str:
+    """A module with a task of the user's own, whose items are empty.
+
+    `score_answer` is the body of its verifier. The line `before` precedes the class, and the line `at_start` ends its
+    constructor.
+    """
+    return f"""
 from dataclasses import dataclass
 from pathlib import Path
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import register_dataset
+
+{before}
 
 @dataclass
 class Config:
@@ -46,18 +54,28 @@ class Config:
 class Dataset(ProceduralDataset):
     def __init__(self, config):
         super().__init__(config, config.seed, config.size)
-        self.word = Path(__file__).with_name("word.txt").read_text()
+        {at_start}
 
     def __getitem__(self, index):
-        return {}
+        return {{}}
 
     def score_answer(self, answer, entry):
-        if "raise" in answer:
-            raise NameError("no such name")
-        return float(answer == self.word)
+{textwrap.indent(textwrap.dedent(score_answer), " " * 8)}
 
-register_dataset("reads_a_file", Dataset, Config)
+register_dataset("{task}", Dataset, Config)
 """
+
+
+FILE_TASK = "reads_a_file"
+OWN_DATASET = dataset_module(
+    FILE_TASK,
+    """
+    if "raise" in answer:
+        raise NameError("no such name")
+    return float(answer == self.word)
+    """,
+    at_start='self.word = Path(__file__).with_name("word.txt").read_text()',
+)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -21,7 +21,7 @@ from reasoning_gym_environment.workers.grading_worker import tasks_within
 from testing.hostile_answers import ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 from testing.process_table import linux_only, until, workers_of
 
-from .conftest import FILE_TASK, grading
+from .conftest import FILE_TASK, dataset_module, grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
@@ -146,33 +146,16 @@ async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_
     assert (Counter(grader.metrics()) - before)["grading/worker_restarts"] == 4
 
 
-HIDDEN_EVAL = """
-from dataclasses import dataclass
-from reasoning_gym.dataset import ProceduralDataset
-from reasoning_gym.factory import register_dataset
-
-TOOLS = {"run": exec}
-
-@dataclass
-class Config:
-    seed: int | None = None
-    size: int = 1
-
-class Dataset(ProceduralDataset):
-    def __init__(self, config):
-        super().__init__(config, config.seed, config.size)
-
-    def __getitem__(self, index):
-        return {}
-
-    def score_answer(self, answer, entry):
-        if answer == entry["answer"]:
-            return 1.0
-        TOOLS["run"](answer, {"Dataset": Dataset})
-        return 0.25
-
-register_dataset("hides_its_eval", Dataset, Config)
-"""
+HIDDEN_EVAL = dataset_module(
+    "hides_its_eval",
+    """
+    if answer == entry["answer"]:
+        return 1.0
+    TOOLS["run"](answer, {"Dataset": Dataset})
+    return 0.25
+    """,
+    before='TOOLS = {"run": exec}',
+)
 
 
 async def test_an_answer_that_runs_unseen_by_the_scan_changes_no_score_of_others(tmp_path: Path) -> None:

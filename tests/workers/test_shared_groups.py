@@ -18,48 +18,31 @@ from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, Sandbox
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from testing.process_table import linux_only
 
-from .conftest import grading
+from .conftest import dataset_module, grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASK = "acts"
-OWN_DATASET = """
-from dataclasses import dataclass
-from reasoning_gym.dataset import ProceduralDataset
-from reasoning_gym.factory import register_dataset
-
-seen = []
-
-@dataclass
-class Config:
-    seed: int | None = None
-    size: int = 1
-
-class Dataset(ProceduralDataset):
-    def __init__(self, config):
-        super().__init__(config, config.seed, config.size)
-
-    def __getitem__(self, index):
-        return {}
-
-    def score_answer(self, answer, entry):
-        seen.append(entry["answer"])
-        if set(seen) != {entry["answer"]}:
-            return 0.125
-        if answer == entry["answer"]:
-            return 1.0
-        if answer.startswith("hang"):
-            while True:
-                pass
-        if answer.startswith("crash"):
-            raise GeneratorExit
-        if answer.startswith("memory"):
-            bytearray(1 << 40)
-        if answer.startswith("raise"):
-            raise ValueError
-        return 0.25
-
-register_dataset("acts", Dataset, Config)
-"""
+OWN_DATASET = dataset_module(
+    TASK,
+    """
+    seen.append(entry["answer"])
+    if set(seen) != {entry["answer"]}:
+        return 0.125
+    if answer == entry["answer"]:
+        return 1.0
+    if answer.startswith("hang"):
+        while True:
+            pass
+    if answer.startswith("crash"):
+        raise GeneratorExit
+    if answer.startswith("memory"):
+        bytearray(1 << 40)
+    if answer.startswith("raise"):
+        raise ValueError
+    return 0.25
+    """,
+    before="seen = []",
+)
 STATUSES = {
     "hang": VerdictStatus.TIMEOUT,
     "crash": VerdictStatus.CRASHED,
