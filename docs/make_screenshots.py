@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.report.main import main as report
+from reasoning_gym_environment.html_report.main import main as report
 from testing.browser import NAMES, TOO_WIDE, browser, find_browser
 
 PICTURES = Path(__file__).with_name("report")

@@ -2,7 +2,7 @@
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig    # the environment for Atropos
     from reasoning_gym_environment import Tasks, ItemStream, HeldOut, grade         # its parts; docs/python.md
-    from reasoning_gym_environment.api import Rows, grade, report                   # the same for other trainers
+    from reasoning_gym_environment import Rows, grade, report                       # the same for other trainers
 
 What they give and raise: `reasoning_gym_environment.records`, `reasoning_gym_environment.evaluation.results`,
 `reasoning_gym_environment.errors`.
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from .api import HeldOut as HeldOut
     from .api import ItemStream as ItemStream
     from .api import PromptedProblem as PromptedProblem
+    from .api import PromptLimit as PromptLimit
     from .api import Recipe as Recipe
     from .api import Rows as Rows
     from .api import Tasks as Tasks
     from .api import grade as grade
     from .api import new_store as new_store
     from .api import problem_of as problem_of
+    from .api import report as report
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
     from .integrations.trl import RowRewards as RowRewards
@@ -47,6 +49,7 @@ _NAMES = {
         "Grade",
         "HeldOut",
         "ItemStream",
+        "PromptLimit",
         "PromptedProblem",
         "Recipe",
         "Rows",
@@ -54,6 +57,7 @@ _NAMES = {
         "grade",
         "new_store",
         "problem_of",
+        "report",
     ),
     "env": ("ReasoningGymEnv",),
     "inference.prompts": ("system_prompt",),

@@ -46,7 +46,7 @@ COMMANDS = {
     "tasks": Command("commands.tasks:main", "list the tasks, or print items of one task with their answers"),
     "serve": Command(ATROPOS, "generate scored groups for a trainer (needs run-api and an inference server)", RESUMES),
     "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)", RESUMES),
-    "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
+    "report": Command("html_report.main:main", "write evaluation results and rollouts as one HTML page"),
     "process": Command(
         ATROPOS, "write scored groups to a JSONL file for fine-tuning (needs an inference server)", RESUMES
     ),
@@ -253,7 +253,7 @@ def _use_home_if_there_is_none(folder: str) -> None:
 
 def _write_page(config: Any) -> None:
     """Write a page about the groups of `process`, if they have messages."""
-    from .report.main import write_page
+    from .html_report.main import write_page
 
     logger = logging.getLogger(__name__)
     groups = Path(config.data_path_to_save_groups)

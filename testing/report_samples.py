@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reasoning_gym_environment.report.load import Evaluation, load
+from reasoning_gym_environment.html_report.load import Evaluation, load
 from reasoning_gym_environment.tasks.measured_data import packaged
 
 MARK = "OWNED"

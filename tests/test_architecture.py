@@ -31,7 +31,7 @@ RANKS = [
     {"run"},
     {"api", "atropos"},
     {"env"},
-    {"report", "integrations"},
+    {"html_report", "integrations"},
     {"commands"},
     {"cli"},
     {"__main__", "reasoning_gym_environment"},

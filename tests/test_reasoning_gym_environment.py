@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,10 @@ def test_public_names_are_listed_and_others_refused() -> None:
     assert {"ReasoningGymEnv", "ReasoningGymEnvConfig", "system_prompt"} <= set(reasoning_gym_environment.__all__)
     with pytest.raises(AttributeError, match="no attribute 'ReasoningGym'"):
         reasoning_gym_environment.ReasoningGym  # noqa: B018
+
+
+def test_no_module_hides_a_public_name() -> None:
+    package = reasoning_gym_environment.__name__
+    assert {"Rows", "grade", "report"} <= set(reasoning_gym_environment.__all__)
+    hidden = [name for name in reasoning_gym_environment.__all__ if importlib.util.find_spec(f"{package}.{name}")]
+    assert hidden == []

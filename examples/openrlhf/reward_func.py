@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reasoning_gym_environment.api import Recipe, grade, report
+from reasoning_gym_environment import Recipe, grade, report
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str], **_: Any) -> dict[str, Any]:

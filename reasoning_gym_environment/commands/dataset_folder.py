@@ -17,7 +17,7 @@ from ..errors import EnvironmentSetupError
 from ..utils.terminal import check_folder
 
 CARD = Path("README.md")
-TEMPLATES = Path(__file__).resolve().parent.parent / "report" / "templates"
+TEMPLATES = Path(__file__).resolve().parent.parent / "html_report" / "templates"
 
 UNFINISHED = ".unfinished"
 """Name of the subfolder for the files of a command that is running or was killed."""
@@ -54,7 +54,7 @@ def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
 
 
 def write_card(folder: Path, template_name: str, **values: Any) -> None:
-    """Write the card of a folder from a template of `report/templates`."""
+    """Write the card of a folder from a template of `html_report/templates`."""
     text = (TEMPLATES / template_name).read_text(encoding="utf-8")
     template = jinja2.Template(text, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     (folder / CARD).write_text(template.render(**values), encoding="utf-8")

@@ -17,7 +17,7 @@ import pytest
 from reasoning_gym_environment import cli
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report import main as report
+from reasoning_gym_environment.html_report import main as report
 from reasoning_gym_environment.storage.lines import files_of
 from reasoning_gym_environment.utils.terminal import MOST
 from testing.report_samples import group_line, sample, write_lines, write_results

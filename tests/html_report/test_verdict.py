@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.report.curves import series_of, task_rows
-from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.report.page import render
-from reasoning_gym_environment.report.verdict import Sentence, verdict
+from reasoning_gym_environment.html_report.curves import series_of, task_rows
+from reasoning_gym_environment.html_report.load import load
+from reasoning_gym_environment.html_report.page import render
+from reasoning_gym_environment.html_report.verdict import Sentence, verdict
 from testing.report_samples import Page, write_dump, write_lines, write_results, write_run
 
 Change = Callable[[dict[str, Any]], None]

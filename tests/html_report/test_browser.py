@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from reasoning_gym_environment.report.comparison import compare
-from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.report.main import main
+from reasoning_gym_environment.html_report.comparison import compare
+from reasoning_gym_environment.html_report.load import load
+from reasoning_gym_environment.html_report.main import main
 from testing.browser import TOO_WIDE, Browser, browser, find_browser
 from testing.report_samples import ATTACKS, MARK, group_line, write_dump, write_lines, write_results, write_run
 

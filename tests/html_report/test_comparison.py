@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.comparison import compare
-from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.report.main import main
+from reasoning_gym_environment.html_report.comparison import compare
+from reasoning_gym_environment.html_report.load import load
+from reasoning_gym_environment.html_report.main import main
 from testing.report_samples import Page, evaluation, write_everything, write_results
 
 

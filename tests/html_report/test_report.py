@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.report.curves import bin_of
-from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import STATIC, VENDOR, as_inert_json, policy, render, shown
+from reasoning_gym_environment.html_report.curves import bin_of
+from reasoning_gym_environment.html_report.load import load
+from reasoning_gym_environment.html_report.main import main, write_page
+from reasoning_gym_environment.html_report.page import STATIC, VENDOR, as_inert_json, policy, render, shown
 from reasoning_gym_environment.storage.lines import described
 from testing.report_samples import (
     ATTACKS,
