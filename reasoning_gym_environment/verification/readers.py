@@ -283,8 +283,14 @@ def _rows_of_lines(plain: str) -> Rows:
     return tuple(rows)
 
 
-def number_grid(answer: str) -> tuple[tuple[Fraction, ...], ...]:
-    return tuple(tuple(map(number, row)) for row in grid(answer))
+def number_grid(answer: str) -> tuple[tuple[Fraction | int, ...], ...]:
+    return tuple(tuple(map(_cell, row)) for row in grid(answer))
+
+
+def _cell(text: str) -> Fraction | int:
+    # A grid may have thousands of cells, and int is twenty times faster than Fraction.
+    is_whole = text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_CHARS
+    return int(text) if is_whole else number(text)
 
 
 def picture(answer: str) -> tuple[str, ...]:
