@@ -8,8 +8,6 @@ At each level of a task, the script measures the answer without work that is rig
 It makes `--items` items, or fewer if they take more than `--seconds` of processor time. The shares go to guessable.json
 beside this file, after each task, so an interrupted run keeps its results. Other tasks stay in the file as they are.
 benchmarks/facts/levels.py decides which levels training does not ask, and table.py shows the shares.
-
-A level with `is_older` in the file was measured before there were rules for one number of the question.
 """
 
 from __future__ import annotations
