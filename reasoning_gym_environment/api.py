@@ -22,16 +22,16 @@ import asyncio
 import json
 import logging
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeAlias
 
 from .errors import EnvironmentSetupError, GenerationError, UnscoredError
 from .evaluation.questions import EvalSet
 from .evaluation.results import EvalResults, EvalSample, summarise
 from .evaluation.runner import graded_sample
-from .recipes import OWN, PromptedProblem, Recipe, RecipeItems, check_datasets, make_item, messages_of, prompted
+from .recipes import OWN, PromptedProblem, Recipe, RecipeItems, check_datasets, make_item, prompted
 from .records import AnswerFormat, Completion, Outcome, Problem, Score, to_json
 from .rows import DEFAULT_ROWS, PromptLimit, Row, Rows, new_store, report
 from .runtime import Runtime
@@ -178,10 +178,7 @@ class Tasks:
 
         Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
-        return self._thread.run(self._draw(task, seed, level))
-
-    async def _draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
-        problem = await self._runtime.training_item(task, seed, level)
+        problem = self._thread.run(self._runtime.training_item(task, seed, level))
         return prompted(problem, self.settings)
 
     def grade(self, source: Source, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
@@ -204,7 +201,14 @@ class Tasks:
             logger.warning("%d completions are unscored: %s", len(completions), error)
             score = Score(0.0, Outcome.CRASHED, explanation=str(error))
             return [Grade(None, score)] * len(completions)
-        return await _grades(self._runtime, problem, completions, thinking_opened)
+        unscored = [_completion(text) for text in completions]
+        scores = await self._runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
+        self._runtime.watch.observe(problem, unscored, scores)
+        grades = []
+        for score in scores:
+            reward = base_reward(score, self.settings.partial_credit) if score.outcome.is_scored else None
+            grades.append(Grade(reward, score))
+        return grades
 
     def problem(self, source: Source) -> Problem:
         """The problem of a recipe, or of a row that has its fields. All calls for a recipe share the problem.
@@ -266,16 +270,13 @@ class ItemStream:
         self._settings = settings
         self._seed = settings.seed
         self._thread = tasks._thread
-        self._turn = asyncio.Lock()
+        self._turn = threading.Lock()
 
     def next(self) -> PromptedProblem:
         """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row give no item."""
-        return self._thread.run(self._next())
-
-    async def _next(self) -> PromptedProblem:
         # Concurrent callers get the problems in the order of their index.
-        async with self._turn:
-            problem = await self._item_source.stream.next()
+        with self._turn:
+            problem = self._thread.run(self._item_source.stream.next())
         return prompted(problem, self._settings)
 
     def __iter__(self) -> Iterator[PromptedProblem]:
@@ -298,9 +299,9 @@ class ItemStream:
             scored = [math.nan]
         if not all(0.0 <= reward <= 1.0 for reward in scored):
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
-        self._thread.run(self._observe(problem, scored))
+        self._thread.call(self._observe, problem, scored)
 
-    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
+    def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
         stream = self._item_source.stream
         address = ItemAddress(problem.task, problem.index, "train", self._seed, stream.instance)
         seeds = [address.item_seed(retry) for retry in range(SEEDS_TRIED + REDRAWS)]
@@ -315,33 +316,24 @@ class ItemStream:
 
     def metrics(self) -> dict[str, float]:
         """Skipped, redrawn and replaced items, and the state of the curriculum."""
-        return self._thread.run(self._metrics())
-
-    async def _metrics(self) -> dict[str, float]:
-        return self._item_source.metrics()
+        return self._thread.call(self._item_source.metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the stream, as JSON. Pending problems are part of it."""
-        return self._thread.run(self._state_dict())
-
-    async def _state_dict(self) -> dict[str, Any]:
-        return {"seed": self._seed, **state_of(self._item_source.stateful)}
+        return {"seed": self._seed, **self._thread.call(state_of, self._item_source.stateful)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`.
 
         Raises EnvironmentSetupError if it is malformed or has another seed. Do not use the stream then.
         """
-        self._thread.run(self._load_state_dict(state))
-
-    async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         # `load_into` reports a malformed state.
         if isinstance(state, Mapping) and state.get("seed", self._seed) != self._seed:
             raise EnvironmentSetupError(
                 f"Expected a state of a stream with seed={self._seed}, got a state of seed={state['seed']}, which has "
                 f"other problems. Make the stream with seed={state['seed']}."
             )
-        load_into(self._item_source.stateful, state)
+        self._thread.call(load_into, self._item_source.stateful, state)
 
 
 def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
@@ -389,23 +381,23 @@ class HeldOut:
         self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
-        self._turn = asyncio.Lock()
+        self._turn = threading.Lock()
 
     @property
     def problems(self) -> list[PromptedProblem]:
         """The questions, in order."""
-        return [prompted(problem, self._settings) for problem in self._thread.run(self._questions())]
+        return [prompted(problem, self._settings) for problem in self._questions.problems]
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
 
     def __len__(self) -> int:
-        return len(self.problems)
+        return len(self._questions)
 
     @property
     def manifest(self) -> str:
         """16 hex digits. Two sets have equal manifests if and only if they have the same questions and library."""
-        return self._thread.run(self._questions()).manifest
+        return self._questions.manifest
 
     def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         """The results of a completion for each question, in order, or of several each (which adds pass@k).
@@ -413,60 +405,40 @@ class HeldOut:
         The mean score follows `partial_credit`; accuracy and exact rate do not. Shares have 95% intervals, clustered by
         question. Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
         """
-        return self._thread.run(self._results(completions, thinking_opened=thinking_opened))
-
-    async def _results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        questions = await self._questions()
-        if isinstance(completions, str) or len(completions) != len(questions):
-            raise ValueError(f"Expected an entry for each of {len(questions)} questions, got {len(completions)}.")
-        texts: dict[int, Texts] = {}
-        for number, entry in enumerate(completions):
-            texts[number] = [entry] if isinstance(entry, str) else entry
-        samples = await self._samples(texts, thinking_opened=thinking_opened)
-        return summarise(list(chain.from_iterable(samples.values())))
-
-    def samples(
-        self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
-    ) -> dict[int, list[EvalSample]]:
-        """Grade the completions of some questions, by the number of the question, as lines of samples.jsonl.
-
-        `evaluation.results.summarise` turns the samples of all questions into results.
-        """
-        return self._thread.run(self._samples(completions, thinking_opened=thinking_opened))
-
-    async def _samples(
-        self, completions: Mapping[int, Texts], *, thinking_opened: bool = False
-    ) -> dict[int, list[EvalSample]]:
-        for texts in completions.values():
+        problems = self.problems
+        if isinstance(completions, str) or len(completions) != len(problems):
+            raise ValueError(f"Expected an entry for each of {len(problems)} questions, got {len(completions)}.")
+        answers: list[tuple[PromptedProblem, int, str]] = []
+        for problem, entry in zip(problems, completions, strict=True):
+            texts = [entry] if isinstance(entry, str) else entry
             _check_texts(texts)
-        questions = await self._questions()
+            answers += [(problem, attempt, text) for attempt, text in enumerate(texts)]
 
-        async def sample(number: int, attempt: int, text: str) -> EvalSample:
-            problem = questions.problems[number]
+        async def sample(problem: PromptedProblem, attempt: int, text: str) -> EvalSample:
             graded = await graded_sample(
                 self._runtime.scorer,
                 self._runtime.watch,
                 problem,
-                messages_of(problem, self._settings),
+                problem.messages,
                 _completion(text),
                 attempt,
                 thinking_opened=thinking_opened,
                 partial_credit=self._settings.partial_credit,
             )
             # A text shows neither its finish reason nor its tokens.
-            unknown = {"finish_reason": None, "num_completion_tokens": None}
-            return {**graded, **unknown, "manifest": questions.manifest}
+            return {**graded, "finish_reason": None, "num_completion_tokens": None}
 
-        async def samples_of(number: int, texts: Texts) -> list[EvalSample]:
-            return await asyncio.gather(*[sample(number, attempt, text) for attempt, text in enumerate(texts)])
+        async def samples() -> list[EvalSample]:
+            return await asyncio.gather(*[sample(*answer) for answer in answers])
 
-        groups = await asyncio.gather(*[samples_of(number, texts) for number, texts in completions.items()])
-        return dict(zip(completions, groups, strict=True))
+        return summarise(self._thread.run(samples()))
 
-    async def _questions(self) -> EvalSet:
-        async with self._turn:
+    @property
+    def _questions(self) -> EvalSet:
+        with self._turn:
             if self._made is None:
-                self._made = await self._runtime.held_out(self._settings, show_progress=self._show_progress)
+                made = self._runtime.held_out(self._settings, show_progress=self._show_progress)
+                self._made = self._thread.run(made)
         return self._made
 
 
@@ -529,18 +501,6 @@ def problem_of(
 def _expect(name: str, value: object, expected: str, is_right: bool) -> None:
     if not is_right:
         raise EnvironmentSetupError(f"{name}: expected {expected}, got {value!r:.100}.")
-
-
-async def _grades(runtime: Runtime, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
-    _check_texts(completions)
-    unscored = [_completion(text) for text in completions]
-    scores = await runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
-    runtime.watch.observe(problem, unscored, scores)
-    grades = []
-    for score in scores:
-        reward = base_reward(score, runtime.settings.partial_credit) if score.outcome.is_scored else None
-        grades.append(Grade(reward, score))
-    return grades
 
 
 def _check_item(task: str, item: Any) -> None:

@@ -25,8 +25,7 @@ from .tasks import reasoning_gym_source as library
 from .tasks.catalog import config_from_json
 
 KEPT_ITEMS = 1024
-KEPT_CHARS = 64 << 20
-"""Items that `RecipeItems` remembers, and their characters in all."""
+"""Items that `RecipeItems` remembers. The completions of a larger batch make their items again."""
 
 OWN = "own"
 """The split of a problem that is neither of a stream nor held out."""
@@ -45,12 +44,8 @@ class PromptedProblem(Problem):
 def prompted(problem: Problem, settings: TasksSettings) -> PromptedProblem:
     """The problem with its prompt."""
     values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
-    return PromptedProblem(**values, messages=messages_of(problem, settings))
-
-
-def messages_of(problem: Problem, settings: TasksSettings) -> tuple[dict[str, str], ...]:
-    """The prompt of a problem."""
-    return tuple(as_dicts(build_messages(problem.question, system_message(settings))))
+    messages = as_dicts(build_messages(problem.question, system_message(settings)))
+    return PromptedProblem(**values, messages=tuple(messages))
 
 
 async def make_item(
@@ -204,26 +199,22 @@ class RecipeItems:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._making: dict[Recipe, asyncio.Task[PromptedProblem]] = {}
-        self._chars: dict[Recipe, int] = {}
-        """The items that were made, the oldest first."""
+        """The items that were made or are being made, the oldest first."""
 
     async def problem(self, recipe: Recipe) -> PromptedProblem:
         """The problem, which the first caller makes. Raises what `Recipe.make` raises."""
         making = self._making.get(recipe)
         if making is None:
             making = self._making[recipe] = asyncio.ensure_future(self._make(recipe))
+            if len(self._making) > KEPT_ITEMS:
+                del self._making[next(iter(self._making))]
         # A caller that is cancelled must not cancel the item that other callers wait for.
         return await asyncio.shield(making)
 
     async def _make(self, recipe: Recipe) -> PromptedProblem:
         try:
-            problem = await recipe.make(self._runtime)
+            return await recipe.make(self._runtime)
         except BaseException:
             # The next caller tries again.
-            del self._making[recipe]
+            self._making.pop(recipe, None)
             raise
-        self._chars[recipe] = len(str(problem.entry))
-        while len(self._chars) > KEPT_ITEMS or sum(self._chars.values()) > KEPT_CHARS:
-            oldest = next(iter(self._chars))
-            del self._chars[oldest], self._making[oldest]
-        return problem

@@ -144,7 +144,7 @@ class Rows(Sequence[Row]):
     @overload
     def __getitem__(self, number: slice) -> list[Row]: ...
     def __getitem__(self, number: int | slice) -> Row | list[Row]:
-        """Read a row, or several. Raises IndexError for a number outside the rows."""
+        """Read a row, or several. A number may be negative, as in a list."""
         if isinstance(number, slice):
             return self.read(range(len(self))[number])
         return self.read([number])[0]
@@ -152,14 +152,15 @@ class Rows(Sequence[Row]):
     def read(self, numbers: Sequence[int]) -> list[Row]:
         """Read rows, in order. The workers make their items in parallel.
 
-        Raises EnvironmentSetupError if the store cannot be used or hundreds of draws give no item, and GenerationError
-        if this process cannot make the item of another process again.
+        Raises IndexError for a number outside the rows, EnvironmentSetupError if the store cannot be used or many draws
+        give no item, and GenerationError if this process cannot make the item of another process again.
         """
-        last = len(self) - 1
-        for number in numbers:
-            if not 0 <= number <= last:
-                raise IndexError(f"row {number}: there are the rows 0 to {last}.")
-        return self._started.read(numbers)
+        every = range(len(self))
+        try:
+            found = [every[number] for number in numbers]
+        except IndexError:
+            raise IndexError(f"rows {numbers!r:.100}: there are the rows 0 to {len(every) - 1}.") from None
+        return self._started.read(found)
 
     @property
     def unfinished(self) -> Iterator[int]:
@@ -332,8 +333,8 @@ class _Source:
             levels = await self._levels_of(task, index, store)
             address = ItemAddress(task, index, "train", self._seed, self._stream.instance)
             result = await self._stream.maker.make_at_first_of(levels, address)
-            if store is not None:
-                await asyncio.to_thread(_note, store, task, result)
+            if store is not None and result.exceeded:
+                await asyncio.to_thread(store.note_unmade, task, [level for level, *_ in result.exceeded])
             if result.problem is not None:
                 return result.problem
             self._log_skip(number, task, result)
@@ -352,21 +353,13 @@ class _Source:
         return self._runtime.ladders[task].down_from(level)
 
     def _log_skip(self, number: int, task: str, result: ItemResult) -> None:
-        """Log the first skip of a task for a reason in this process. The store counts all of them."""
+        """Log the first skip of a task for a reason in this process."""
         if (task, result.reason) not in self._logged:
             self._logged.add((task, result.reason))
             logger.warning(
-                "Row %d: skipped an item of %s (%s): %s. Further skips are only counted.",
+                "Row %d: skipped an item of %s (%s): %s. Further skips of this kind are not logged.",
                 number,
                 task,
                 result.reason,
                 result.detail,
             )
-
-
-def _note(store: LevelStore, task: str, result: ItemResult) -> None:
-    """Tell the store which levels could not give an item, and which gave it."""
-    unmade = [level for level, *_ in result.exceeded]
-    made = result.problem.level if result.problem else None
-    skipped = "" if result.problem else f"{task}: {result.reason}"
-    store.note_item(task, unmade=unmade, made=made, skipped=skipped)

@@ -21,7 +21,6 @@ from ..utils.terminal import Output, path_name, positive, print_table, share, wh
 from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks, task_settings
 
 MOST_TASKS = 16
-MOST_REASONS = 5
 """What the command prints fits a screen."""
 
 
@@ -114,10 +113,6 @@ def _show(options: argparse.Namespace) -> None:
     if summary.group_size != store.settings.group_size:
         print(f"--group-size is {store.settings.group_size}, and the trainer samples {summary.group_size} completions")
     print(f"completions without a score: {summary.unscored}")
-    if summary.skipped:
-        reasons = [f"{reason} ({draws})" for reason, draws in list(summary.skipped.items())[:MOST_REASONS]]
-        more = ", ..." if len(summary.skipped) > MOST_REASONS else ""
-        print(f"draws without an item: {', '.join(reasons)}{more}")
     if summary.repeated:
         print(f"rewards for rows that had all theirs (training went back to a checkpoint): {summary.repeated}")
 

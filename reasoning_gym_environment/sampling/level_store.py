@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 APPLICATION = 0x52475953
 """Marks a database as a store of levels (SQLite's application_id)."""
 
-VERSION = 2
+VERSION = 3
 
 LEFT_BEHIND = 8
 """A group counts with the rewards that it has that many generations after its row was read. The slowest completion of a
@@ -68,7 +68,6 @@ CREATE TABLE progress (
     group_size INTEGER NOT NULL,
     is_size_known INTEGER NOT NULL
 );
-CREATE TABLE skipped (reason TEXT PRIMARY KEY, draws INTEGER NOT NULL);
 CREATE TABLE rows (
     row INTEGER PRIMARY KEY,
     task TEXT NOT NULL,
@@ -124,8 +123,6 @@ class StoreSummary:
     """The completions of a group, as the first groups have shown."""
     unscored: int
     """Completions without a score."""
-    skipped: dict[str, int]
-    """Draws that gave no item, by reason."""
     repeated: int
     """Rewards beyond those of a group, for example because training went back to a checkpoint."""
     tasks: list[TaskSummary]
@@ -205,24 +202,18 @@ class LevelStore:
                 self._database.execute("UPDATE rows SET is_read_again = 1 WHERE row = ?", (row,))
         return self._loaded(recipe)
 
-    def note_item(self, task: str, *, unmade: Iterable[int], made: int | None, skipped: str = "") -> None:
-        """Note which levels could not give an item of this task, and the level that gave it.
-
-        Without such a level, `skipped` is the reason.
-        """
+    def note_unmade(self, task: str, levels: Iterable[int]) -> None:
+        """Note which levels could not give an item of this task."""
         with self._change(), self._changed_curriculum(task) as curriculum:
-            for level in unmade:
+            for level in levels:
                 curriculum.note_unmade(task, level)
-            if made is not None:
-                curriculum.note_made(task, made)
-            if skipped:
-                self._database.execute(
-                    "INSERT INTO skipped VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET draws = draws + 1", (skipped,)
-                )
 
     def keep(self, row: int, task: str, level: int | None, recipe: Mapping[str, Any]) -> dict[str, Any]:
         """Fix the item of a row, unless another process was faster. Returns the recipe that counts."""
         with self._change():
+            if level is not None:
+                with self._changed_curriculum(task) as curriculum:
+                    curriculum.note_made(task, level)
             self._database.execute(
                 "INSERT OR IGNORE INTO rows (row, task, level, recipe, generation) "
                 "SELECT ?, ?, ?, ?, generation FROM progress",
@@ -282,8 +273,7 @@ class LevelStore:
                     details.get("recent_accuracy"),
                 )
             )
-        skipped = dict(self._read("SELECT reason, draws FROM skipped ORDER BY draws DESC, reason"))
-        return StoreSummary(rows, int(counted), int(short), size, unscored, skipped, int(repeated), tasks)
+        return StoreSummary(rows, int(counted), int(short), size, unscored, int(repeated), tasks)
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""

@@ -72,6 +72,14 @@ class LoopThread:
                 raise EnvironmentSetupError(CLOSED) from None
             raise
 
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the thread of the loop, and wait for its result. No coroutine runs meanwhile."""
+
+        async def called() -> T:
+            return function(*arguments)
+
+        return self.run(called())
+
     async def run_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine for a caller in another event loop. Cancelling the caller cancels the coroutine."""
         return await asyncio.wrap_future(self._submit(work))

@@ -134,12 +134,15 @@ def test_a_task_goes_down_from_a_level_that_gives_no_items(store: LevelStore) ->
         for _ in range(GROUP):
             store.add(row, 1.0)
     assert levels_of(store)["a"] == 1
-    for made in (0, 1, 0, 0):
-        store.note_item("a", unmade=[1] if made == 0 else [], made=made)
+    store.note_unmade("a", [1])
+    store.note_unmade("a", [1])
+    # An item of the level that could be made.
+    give_out(store, 9)
+    store.note_unmade("a", [1, 0])
+    store.note_unmade("a", [1, 0])
     assert levels_of(store)["a"] == 1
-    store.note_item("a", unmade=[1, 0], made=None, skipped="a: prompt_too_long")
+    store.note_unmade("a", [1, 0])
     assert levels_of(store)["a"] == 0
-    assert store.summary().skipped == {"a: prompt_too_long": 1}
 
 
 def test_threads_of_a_process_write_in_turn(store: LevelStore) -> None:
