@@ -5,11 +5,11 @@ NeMo Gym's rows are its own (nemo_gym/README.md), so this script does not write 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym_environment import Recipe, Rows
+from reasoning_gym_environment import Recipe, Rows, Tasks
 from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.integrations.item_formats import hf_row, verl_row
 
@@ -50,16 +50,32 @@ FORMS: dict[str, Callable[[Row], dict[str, Any]]] = {
 }
 
 
+def session(row: Row) -> dict[str, Any]:
+    """The arguments of `reset` in OpenEnv, and what the server then asks."""
+    problem = row.problem
+    arguments = {"task": problem.task, "seed": row.number, "level": problem.level}
+    return {"reset": arguments, "messages": row.prompt, "recipe": row.recipe.as_row()}
+
+
+def write(name: str, rows: Sequence[Row], form: Callable[[Row], dict[str, Any]]) -> None:
+    """Write the rows and the rollouts of an integration."""
+    rollouts = []
+    for number, row in enumerate(rows):
+        for reply, reward in REPLIES.items():
+            rollouts.append({"row": number, "completion": reply.format(answer=row.answer), "reward": reward})
+    for file, lines in (("rows", map(form, rows)), ("rollouts", rollouts)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (FOLDER / name / f"{file}.jsonl").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     rows = Rows.fixed(5, seed=11, include_tasks=TASKS)[:]
-    rollouts = []
-    for row in rows:
-        for reply, reward in REPLIES.items():
-            rollouts.append({"row": row.number, "completion": reply.format(answer=row.answer), "reward": reward})
     for name, form in FORMS.items():
-        for file, lines in (("rows", map(form, rows)), ("rollouts", rollouts)):
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (FOLDER / name / f"{file}.jsonl").write_text(text, encoding="utf-8")
+        write(name, rows, form)
+    # A client of OpenEnv chooses its questions by their seed.
+    with Tasks(TASKS) as tasks:
+        drawn = [tasks.draw(task, seed, level=1) for seed, task in enumerate(tasks.names)]
+    write("openenv", [Row(seed, problem, Recipe.of(problem)) for seed, problem in enumerate(drawn)], session)
 
 
 if __name__ == "__main__":

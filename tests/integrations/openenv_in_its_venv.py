@@ -8,7 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from reasoning_gym_environment import Rows, new_store
 from reasoning_gym_environment.api import Row
 from testing import level_student
 from testing.support import PATIENCE_S
-from tests.integrations.doors import ANOTHER_QUESTION, check_rewards
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 
@@ -55,19 +54,18 @@ async def completed(address: str, text: str, **choice: Any) -> tuple[dict[str, A
         return asked, await env.step({"completion": text})
 
 
-def test_a_right_a_wrong_and_an_unscored_completion(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "levels.sqlite", group_size=8, include_tasks="chain_sum", rows=2)
-    with serving("--tasks", "chain_sum", "--level-store", str(store.path)) as address:
+def test_the_recorded_rollouts_of_the_example_earn_their_rewards() -> None:
+    def lines(name: str) -> list[dict[str, Any]]:
+        text = (ROOT / "examples" / "openenv" / f"{name}.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
 
-        def door(row: Row, texts: Sequence[str]) -> list[float | None]:
-            # An item that the server has made itself is always gradable, so that nothing is lost here.
-            if row.recipe.question_digest == ANOTHER_QUESTION:
-                return [None] * len(texts)
-            served = Rows(store.path)[0]
-            texts = [text.replace(str(row.answer), str(served.answer)) for text in texts]
-            return [asyncio.run(completed(address, text, row=0))[1].reward for text in texts]
-
-        check_rewards(door)
+    rows = lines("rows")
+    tasks = ",".join(row["reset"]["task"] for row in rows)
+    with serving("--tasks", tasks) as address:
+        for rollout in lines("rollouts"):
+            row = rows[rollout["row"]]
+            asked, done = asyncio.run(completed(address, rollout["completion"], **row["reset"]))
+            assert (asked["messages"], done.reward) == (row["messages"], rollout["reward"])
 
 
 async def test_sessions_of_a_row_share_its_question_and_a_seed_gives_the_same_question_again(address: str) -> None:

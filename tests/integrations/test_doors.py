@@ -112,7 +112,7 @@ def test_the_same_over_http(client: TestClient) -> None:
 # --- the rows and the rollouts of the examples
 
 
-@pytest.mark.parametrize("name", ["trl", "verl", "skyrl", "verifiers", "openrlhf"])
+@pytest.mark.parametrize("name", ["trl", "verl", "skyrl", "verifiers", "openrlhf", "openenv"])
 def test_the_recorded_rollouts_of_an_example_earn_their_rewards(name: str) -> None:
     rows, rollouts = (lines_of(EXAMPLES / name / f"{file}.jsonl") for file in ("rows", "rollouts"))
     assert len(rows) == 5

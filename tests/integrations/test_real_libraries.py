@@ -38,8 +38,8 @@ def test_the_library_and_the_wheel(
 
 
 @pytest.mark.slow
-def test_python_http_and_atropos_and_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    python = fresh_environment(tmp_path / "environment", Path(sys.prefix), wheel, extras="atropos,export")
+def test_python_and_atropos_and_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    python = fresh_environment(tmp_path / "environment", Path(sys.prefix), wheel, extras="atropos")
     run_tests(python, ["atropos_in_its_venv.py"], tmp_path)
 
 

@@ -21,7 +21,7 @@ from testing.mock_dialects import ThreadedMockServer
 from testing.support import PATIENCE_S, child_environment
 from testing.wheel import add_tests, fresh_environment, libraries_of
 
-from .completions import NUM_COMPLETIONS, SETTINGS, TASKS, Group, attack_group, shared_groups
+from .completions import SETTINGS, attack_group
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8").partition("\n## verifiers and prime-rl\n")[2]
@@ -226,48 +226,21 @@ def test_the_levels_follow_the_rewards_of_an_environment_server(python: Path, tm
 
 
 @pytest.mark.libraries
-def test_a_completion_earns_here_what_it_earns_elsewhere(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
-    """In boxes. The other tests of this file have answers in tags."""
-    answer_format = "boxed"
-    marker = tmp_path / "touched"
-    with Tasks(TASKS, answer_format=answer_format) as tasks:
-        groups = shared_groups(tasks, marker)
-    options = f"include-tasks {','.join(TASKS)} split eval num-eval-samples-per-task 1 answer-format {answer_format}"
-    traces = traces_of(groups, options, python, tmp_path, byte_tokenizer)
-    assert len(traces) == NUM_COMPLETIONS and all(trace["ok"] for trace in traces)
-    assert not marker.exists()
-
-
-@pytest.mark.libraries
 def test_a_completion_that_cannot_be_scored_is_an_error(python: Path, tmp_path: Path, byte_tokenizer: Any) -> None:
     marker = tmp_path / "touched"
     with Tasks(ATTACK_TASK, **SETTINGS) as tasks:
         group = attack_group(tasks, marker)
-    grading = f"task.task-modules {ATTACK_MODULE} task.allow-unguarded-tasks {ATTACK_TASK}"
-    options = f"include-tasks {ATTACK_TASK} split train train-items 1 {grading}"
-    for trace in traces_of([group], options, python, tmp_path, byte_tokenizer):
+    # No server sends half a character.
+    wanted = {text.encode(errors="replace").decode(): reward for text, reward in group.rewards.items()}
+    settings = {
+        **{"include-tasks": ATTACK_TASK, "split": "train", "train-items": 1},
+        **{"task.task-modules": ATTACK_MODULE, "task.allow-unguarded-tasks": ATTACK_TASK},
+    }
+    flags = " ".join(f"--env.taskset.{name} {value}" for name, value in settings.items())
+    with ThreadedMockServer(Student({group.problem.question: list(wanted)}), byte_tokenizer) as server:
+        command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
+        traces = evaluated(python, tmp_path, f"{command} --no-push --no-rich -r {len(wanted)} {flags}")
+    assert {reply_of(trace): credit_of(trace) for trace in traces} == wanted
+    for trace in traces:
         assert trace["ok"] == (credit_of(trace) is not None) != bool(trace["metrics"]["unscored"])
     assert not marker.exists()
-
-
-def traces_of(
-    groups: list[Group], options: str, python: Path, folder: Path, byte_tokenizer: Any
-) -> list[dict[str, Any]]:
-    """The traces of the completions of these groups. Fails unless they have the rewards of the table."""
-    wanted: dict[tuple[str, str], float | None] = {}
-    for group in groups:
-        for text, reward in group.rewards.items():
-            # No server sends half a character.
-            wanted[group.problem.question, text.encode(errors="replace").decode()] = reward
-    completions: dict[str, list[str]] = {}
-    for question, text in wanted:
-        completions.setdefault(question, []).append(text)
-    names = options.split()
-    flags = [f"--env.taskset.{name} {value}" for name, value in zip(names[::2], names[1::2], strict=True)]
-    repeats = len(groups[0].rewards)
-    with ThreadedMockServer(Student(completions), byte_tokenizer) as server:
-        command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
-        traces = evaluated(python, folder, f"{command} --no-push --no-rich -r {repeats} {' '.join(flags)}")
-    found = {(prompt_of(trace)[1]["content"], reply_of(trace)): credit_of(trace) for trace in traces}
-    assert found == wanted
-    return traces

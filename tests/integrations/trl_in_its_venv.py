@@ -10,7 +10,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,10 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from reasoning_gym_environment import RowRewards, Rows, new_store
-from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.integrations.trl import dataset
 from testing import level_student
 from testing.curriculum_runs import trl as curriculum
-from tests.integrations.doors import check_rewards, columns_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -92,14 +89,6 @@ def scripted(prompts: list[Any], trainer: GRPOTrainer, *, alternates: bool = Fal
 def reply(question: str, *, is_right: bool) -> str:
     expression = re.findall(r"[-+*/() \d]*\d[-+*/() \d]*", question)[-1]
     return f"<answer>{eval(expression) + (not is_right)}</answer>"
-
-
-def test_a_right_a_wrong_and_an_unscored_completion() -> None:
-    def door(row: Row, texts: Sequence[str]) -> list[float | None]:
-        conversations = [[{"role": "assistant", "content": text}] for text in texts]
-        return RowRewards()(completions=conversations, **columns_of(row.recipe, len(texts)))
-
-    check_rewards(door)
 
 
 def test_a_dataset_and_a_reward_function_can_be_pickled(tmp_path: Path) -> None:
