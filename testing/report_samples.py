@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from reasoning_gym_environment.html_report.load import Evaluation, load
+from reasoning_gym_environment.html_report.samples import CHUNK
 from reasoning_gym_environment.tasks.measured_data import packaged
 
 MARK = "OWNED"
@@ -225,18 +226,14 @@ class Page(HTMLParser):
     @property
     def rollouts(self) -> list[dict[str, Any]]:
         """The samples of the page, each with the properties and texts of its question."""
-        index = self.block("index")
-        questions, samples = index["questions"], index["samples"]
+        questions = self.block("index")
         texts = []
-        for chunk in range(1 + max(questions.get("chunk", [-1]))):
+        for chunk in range(-(-len(questions) // CHUNK)):
             texts += self.block(f"chunk-{chunk}")
         found = []
-        for number, question in enumerate(texts):
-            known = {name: column[number] for name, column in questions.items()}
-            known |= {"question": question["question"], "expected": question["expected"]}
-            for sample in question["samples"]:
-                own = {name: column[len(found)] for name, column in samples.items()}
-                found.append({**known, **sample, **own, "source": index["sources"][own["source"]]})
+        for question, texts_of_question in zip(questions, texts, strict=True):
+            for sample, own in zip(question["samples"], texts_of_question["samples"], strict=True):
+                found.append({**question, **texts_of_question, **sample, **own})
         return found
 
 

@@ -44,7 +44,8 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison. `unpaired` counts questions with a score on one side only. `notes` say what else differs.
+    """A paired comparison. `unpaired` counts questions with a score on one side only, and `differing` says
+    what else differs.
 
     `measures` are over all questions, and `tasks` has the difference of each task in accuracy.
     """
@@ -54,7 +55,7 @@ class Comparison:
     measures: list[DifferenceRow]
     tasks: list[DifferenceRow]
     unpaired: int
-    notes: list[str]
+    differing: str
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
@@ -74,16 +75,8 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
             tasks.append(row)
     tasks.sort(key=lambda row: (not row.is_clear, -abs(row.difference.value), row.name))
     unpaired = _scored(first.samples, correct).keys() ^ _scored(second.samples, correct).keys()
-    notes = []
-    releases = _differing(first, second, RELEASES)
-    if releases:
-        notes.append(
-            f"Graded by different releases: {releases}. To grade both by one release, use examples/regrade.py."
-        )
-    differing = _differing(first, second, SAMPLED)
-    if differing:
-        notes.append(f"Not asked alike: {differing}.")
-    return Comparison(first.name, second.name, measures, tasks, len(unpaired), notes)
+    differing = _differing(first, second, {**SAMPLED, **RELEASES})
+    return Comparison(first.name, second.name, measures, tasks, len(unpaired), differing)
 
 
 def _check_comparable(first: Evaluation, second: Evaluation) -> None:

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, exact
 from ..storage.lines import UNKNOWN, DumpedGroup
 from .load import GRADED, Evaluation, LoadedRun, free_name
-from .samples import columns_of
 
 Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
 Columns: TypeAlias = dict[str, list[Any]]
@@ -66,7 +65,8 @@ def curves_of(groups: Sequence[DumpedGroup], most: int) -> Columns:
     steps = {group.step for group in groups if group.step is not None}
     count = max(1, min(most, len(groups) // SMALLEST_BIN, len(steps) or most))
     edges = [number * len(groups) // count for number in range(count + 1)]
-    return columns_of({"groups": end, **bin_of(groups[start:end])} for start, end in pairwise(edges))
+    points = [{"groups": end, **bin_of(groups[start:end])} for start, end in pairwise(edges)]
+    return {name: [point[name] for point in points] for name in points[0]}
 
 
 def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
@@ -155,19 +155,31 @@ def _estimates(scopes: Sequence[ScopeResult | None], names: Iterable[str]) -> Ma
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task in a run or in a series of evaluations: the known points of its rate of right answers, and its groups."""
+    """A task in a run or in a series of evaluations: the known points of its rate of right answers, and its groups.
+
+    `change` is None if it is unknown. `levels` are the first and the last point of the curve of levels. The rates of a
+    task that `is_held_out` are those of evaluations, which always ask the same questions.
+    """
 
     name: str
     source: str
     rates: Sequence[float]
-    levels: Sequence[float] = ()
+    change: float | None = None
+    levels: tuple[float, float] | None = None
     groups: int | None = None
     without_credit: int | None = None
+    is_held_out: bool = False
 
     @property
-    def change(self) -> float | None:
-        """The last rate minus the first; None if there are too few points for a curve."""
-        return self.rates[-1] - self.rates[0] if len(self.rates) > 1 else None
+    def level_change(self) -> float:
+        """How far the level has moved; 0 if it is less than a level."""
+        first, last = self.levels or (0.0, 0.0)
+        return last - first if abs(last - first) >= 1.0 else 0.0
+
+    @property
+    def moved(self) -> float:
+        """How far the task has moved: a level counts as much as ten points."""
+        return abs(self.change or 0.0) + 0.1 * abs(self.level_change)
 
     @property
     def polyline(self) -> str:
@@ -177,7 +189,7 @@ class TaskRow:
 
 
 def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskRow]:
-    """The tasks of all runs and series, those that changed most first.
+    """The tasks of all runs and series, those that moved most first.
 
     With one run and one series, a task has one row, whose rates are held-out if it was evaluated.
     """
@@ -186,18 +198,59 @@ def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskR
     for run in runs:
         source = "training" if is_merged else run.name
         for name, groups in by_task(run).items():
-            columns = curves_of(groups, MOST_TASK_BINS)
-            without_credit = sum(not any(group.rewards) for group in groups)
-            row = TaskRow(name, source, known(columns["exact"]), known(columns["level"]), len(groups), without_credit)
-            rows["" if is_merged else source, name] = row
+            rows["" if is_merged else source, name] = _trained(name, source, groups)
     for one_series in series:
         source = "held-out" if is_merged else f"held-out, {one_series.name}"
         for name, columns in series_curves(one_series)["tasks"].items():
             key = ("" if is_merged else source, name)
             rates = known(columns["accuracy"]["value"])
             if rates:
-                rows[key] = replace(rows.get(key, TaskRow(name, source, rates)), source=source, rates=rates)
-    return sorted(rows.values(), key=lambda row: (row.change is None, -abs(row.change or 0.0), row.name))
+                row = rows.get(key, TaskRow(name, source, rates))
+                change = rates[-1] - rates[0]
+                rows[key] = replace(row, source=source, rates=rates, change=change, is_held_out=True)
+    return sorted(rows.values(), key=lambda row: (-row.moved, row.change is None, row.name))
+
+
+def _trained(name: str, source: str, groups: Sequence[DumpedGroup]) -> TaskRow:
+    columns = curves_of(groups, MOST_TASK_BINS)
+    levels = known(columns["level"])
+    return TaskRow(
+        name,
+        source,
+        rates=known(columns["exact"]),
+        change=change_at_same_level(groups),
+        levels=(levels[0], levels[-1]) if levels else None,
+        groups=len(groups),
+        without_credit=sum(not any(group.rewards) for group in groups),
+    )
+
+
+def change_at_same_level(groups: Sequence[DumpedGroup]) -> float | None:
+    """How the rate of right answers differs between the two halves of these groups, level by level.
+
+    With a curriculum, a model that learns gets harder items, so that its rate over all levels says little. The
+    difference of a level counts as often as the level occurs in both halves. None if that is in fewer than SMALLEST_BIN
+    groups.
+    """
+    middle = len(groups) // 2
+    first, second = _rates_by_level(groups[:middle]), _rates_by_level(groups[middle:])
+    difference = 0.0
+    weight = 0
+    for level in first.keys() & second.keys():
+        count = min(len(first[level]), len(second[level]))
+        difference += count * (fmean(second[level]) - fmean(first[level]))
+        weight += count
+    return difference / weight if weight >= SMALLEST_BIN else None
+
+
+def _rates_by_level(groups: Sequence[DumpedGroup]) -> dict[float | None, list[float]]:
+    """The rates of right answers of the groups at each level."""
+    rates: dict[float | None, list[float]] = {}
+    for group in groups:
+        scored = [exact(rollout) for rollout in group.rollouts if rollout["score"] is not None]
+        if scored:
+            rates.setdefault(group.level, []).append(fmean(scored))
+    return rates
 
 
 def known(values: Iterable[float | None]) -> list[float]:

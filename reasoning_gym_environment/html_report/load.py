@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,12 +71,6 @@ class Evaluation:
     parameters: Mapping[str, Any]
     samples: list[dict[str, Any]]
     file: Path
-    seconds: float
-    """Time of the last change of its file, in seconds since the epoch."""
-
-    @property
-    def date(self) -> str:
-        return _date(self.seconds)
 
     @property
     def folder(self) -> Path:
@@ -102,19 +95,22 @@ class LoadedRun:
     """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
 
     name: str
-    written: float
-    """Time of the last change of its oldest file, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
     groups: list[DumpedGroup] = field(default_factory=list)
     """In the order in which they were written, and of their items."""
 
     @property
-    def date(self) -> str:
-        return _date(self.written)
-
-    @property
     def is_process(self) -> bool:
         return self.kinds == {PROCESS}
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks."""
+        return len({group.task for group in self.groups})
+
+    @property
+    def completions(self) -> int:
+        return sum(len(group.rewards) for group in self.groups)
 
 
 @dataclass(frozen=True)
@@ -136,19 +132,18 @@ def load(paths: Sequence[Path]) -> Sources:
     Raises EnvironmentSetupError for a path that does not exist, and if the files have nothing to show.
     """
     sources = Sources()
-    runs: dict[str, LoadedRun] = {}
     files: dict[Path, Path] = {}
     for path in paths:
         for file in files_of(path):
             files[file.resolve()] = file
     for file in files.values():
         try:
-            _load_file(file, sources, runs)
+            _load_file(file, sources)
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot read {file}: {error}") from error
-    for run in sorted(runs.values(), key=lambda run: run.name):
+    sources.runs.sort(key=lambda run: run.name)
+    for run in sources.runs:
         run.groups.sort(key=lambda group: (group.written_at or 0.0, group.index))
-        sources.runs.append(run)
     folders = [evaluation.folder for evaluation in sources.evaluations]
     sources.evaluations.sort(key=lambda evaluation: (folders.index(evaluation.folder), evaluation.step or 0))
     for name, count in sources.malformed.items():
@@ -166,40 +161,39 @@ def all_inputs(paths: Sequence[Path]) -> list[Path]:
     return files + [file.with_name(METRICS) for file in files]
 
 
-def _load_file(path: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None:
-    """Add the samples of a file to `sources`, and its groups to their run in `runs`."""
+def _load_file(path: Path, sources: Sources) -> None:
+    """Add the samples of a file to `sources`, and its groups to their run."""
     resolved = path.resolve()
-    changed = path.stat().st_mtime
     dump = DUMP_NAME.fullmatch(path.name)
-    if dump:
-        run_id = dump["run"]
-        name = f"{resolved.parent.name} {run_id[:8]}"
-    else:
-        run_id = str(resolved)
-        name = free_name(resolved.with_suffix(""), {run.name for run in runs.values()})
-    run = LoadedRun(name, changed)
+    groups: list[DumpedGroup] = []
+    kinds = set()
     samples = []
     for place, record in _records(path, sources.malformed):
         try:
             if "question" in record:
                 samples.append(_without_texts(_checked(record), place))
             elif "evaluation" not in record:
-                run.groups.append(_group(record, len(run.groups), place))
+                groups.append(_group(record, len(groups), place))
                 kind = dump["kind"] if dump else ROLLOUTS
-                run.kinds.add(kind if "rollouts" in record else PROCESS)
+                kinds.add(kind if "rollouts" in record else PROCESS)
         except BrokenLineError:
             sources.malformed[str(path)] += 1
-    if run.groups:
-        known_run = runs.setdefault(run_id, run)
-        if known_run is not run:
-            known_run.groups += run.groups
-            known_run.kinds |= run.kinds
-            known_run.written = min(known_run.written, changed)
+    if groups:
+        if dump:
+            name = f"{resolved.parent.name} {dump['run'][:8]}"
+        else:
+            name = free_name(resolved.with_suffix(""), {run.name for run in sources.runs})
+        run = next((run for run in sources.runs if run.name == name), None)
+        if run is None:
+            run = LoadedRun(name)
+            sources.runs.append(run)
+        run.groups += groups
+        run.kinds |= kinds
     if samples:
         model, parameters = _described(path.with_name(METRICS))
         source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
         name = free_name(source, {evaluation.name for evaluation in sources.evaluations})
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, resolved, changed))
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, resolved))
 
 
 def free_name(path: Path, taken: set[str]) -> str:
@@ -247,7 +241,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
         for name in ("native_score", "num_completion_tokens"):
             value = sample.get(name)
             is_sound = is_sound and (value is None or math.isfinite(value))
-        reply_of(sample)
+        talk_of(sample)
     except (LookupError, TypeError, OverflowError):
         is_sound = False
     if not is_sound:
@@ -255,10 +249,12 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def reply_of(rollout: Mapping[str, Any]) -> str:
-    """The text of the model, or "" for a sample without a reply."""
-    last = rollout["messages"][-1]
-    return str(last["content"]) if last["role"] == "assistant" else ""
+def talk_of(rollout: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, str]], str]:
+    """The prompt, and the text of the model, which is "" for a sample without a reply."""
+    *prompt, last = rollout["messages"]
+    if last["role"] == "assistant":
+        return prompt, str(last["content"])
+    return [*prompt, last], ""
 
 
 def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -270,9 +266,3 @@ def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
         return str(general["model_name"]), dict(general["generation_parameters"])
     except (ValueError, KeyError, TypeError) as error:
         raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {path}: {error!r}.") from error
-
-
-def _date(seconds: float) -> str:
-    """A time since the epoch as text."""
-    date = datetime.fromtimestamp(seconds, UTC)
-    return date.strftime("%d %b %Y %H:%M UTC").lstrip("0")

@@ -24,7 +24,7 @@ from ..evaluation.statistics import Estimate
 from ..utils.terminal import printable
 from .comparison import Comparison, templates
 from .curves import run_curves, series_curves, series_of, task_rows
-from .load import GRADED, SAMPLED, Evaluation, LoadedRun, Sources
+from .load import GRADED, SAMPLED, Evaluation, Sources
 from .samples import encode
 from .verdict import verdict
 
@@ -105,7 +105,7 @@ def render(
         comparison=comparison,
         limit=axis_limit(comparison) if comparison else 1.0,
         tasks=task_rows(sources.runs, series),
-        runs=[(run, facts_of_run(run)) for run in sources.runs],
+        runs=sources.runs,
         malformed=sources.malformed,
     )
 
@@ -147,16 +147,6 @@ def format_failures(evaluation: Evaluation) -> list[tuple[str, int]]:
     """The reasons for which answers could not be read, with counts, the most frequent first."""
     reasons = [sample.get("format_failure") for sample in evaluation.samples]
     return Counter(str(reason) for reason in reasons if reason).most_common()
-
-
-def facts_of_run(run: LoadedRun) -> dict[str, Any]:
-    """What the sentence about a run does not say of it, by label."""
-    return {
-        "first written": run.date,
-        "completions": sum(len(group.rewards) for group in run.groups),
-        "tasks": len({group.task for group in run.groups}),
-        "different questions": len({(group.task, group.rollouts[0]["question_digest"]) for group in run.groups}),
-    }
 
 
 def columns_of_results(scopes: Sequence[ScopeResult]) -> dict[str, str]:

@@ -23,27 +23,20 @@ const Detail = (() => {
 
   const promptOf = (messages) => folded("Whole prompt", false, ...messages.map(([role, content]) => part(role, content)));
 
-  // The last message of the prompt is the question, perhaps with examples around it.
-  const asked = (texts) => texts.question || texts.prompt.at(-1)?.[1] || "";
-
-  const badge = (index, sample) => {
-    const outcome = index.outcomes[index.samples.outcome[sample]];
+  const badge = ({ outcome }) => {
     const made = Page.element("span", "badge", outcome.replaceAll("_", " "));
     if (/^[a-z_]+$/.test(outcome)) made.classList.add(outcome);
     return made;
   };
 
-  const rounded = (value) => (value === null ? "–" : String(Math.round(100 * value) / 100));
-  const score = (index, sample) => rounded(index.samples.score[sample]);
-
   // The buttons of all samples of the question, by source; the shown samples are pressed.
-  const siblings = (index, question, shown, choose) => {
+  const siblings = (question, shown, choose) => {
     const rows = new Map();
-    for (let sample = index.first[question]; sample < index.first[question + 1]; sample += 1) {
-      const source = index.samples.source[sample];
-      if (!rows.has(source)) rows.set(source, Page.element("div", "siblings", `Scores, ${index.sources[source]}: `));
-      const made = Page.button("sibling", score(index, sample), () => choose(sample));
-      made.classList.add(index.outcomes[index.samples.outcome[sample]] === "correct" ? "right" : "not-right");
+    for (const sample of question.samples) {
+      const { source } = sample;
+      if (!rows.has(source)) rows.set(source, Page.element("div", "siblings", `Scores, ${source}: `));
+      const made = Page.button("sibling", Page.number(sample.score), () => choose(sample));
+      made.classList.add(sample.outcome === "correct" ? "right" : "not-right");
       made.setAttribute("aria-pressed", String(shown.includes(sample)));
       rows.get(source).append(made);
     }
@@ -52,29 +45,25 @@ const Detail = (() => {
     return box;
   };
 
-  // Label and value of what is known of a sample.
-  const factsOf = ({ samples, failures }, sample) => {
-    const facts = [["score", rounded(samples.score[sample])]];
-    if (samples.reward[sample] !== null) facts.push(["reward", rounded(samples.reward[sample])]);
-    const advantage = samples.advantage[sample];
-    // The reward minus the mean reward of the group.
-    if (advantage !== null) facts.push(["advantage", `${advantage > 0 ? "+" : ""}${rounded(advantage)}`]);
-    if (samples.tokens[sample] !== null) facts.push(["tokens", Page.number(samples.tokens[sample])]);
-    if (failures[samples.failure[sample]]) facts.push(["failure", failures[samples.failure[sample]]]);
+  // What is known of a sample. The advantage is the reward minus the mean reward of the group.
+  const factsOf = (sample) => {
+    const facts = Page.element("p", "facts");
+    facts.append(Page.element("b", "", sample.source), badge(sample));
+    for (const name of ["score", "reward", "advantage", "tokens"]) {
+      const value = sample[name];
+      if (value === null && name !== "score") continue;
+      const fact = Page.element("span");
+      fact.append(Page.element("b", "", name), ` ${name === "advantage" && value > 0 ? "+" : ""}${Page.number(value)}`);
+      facts.append(fact);
+    }
+    if (sample.failures.length) facts.append(Page.element("span", "", sample.failures.join(", ")));
     return facts;
   };
 
-  const column = (index, texts, question, sample) => {
+  const column = (texts, sample) => {
     const found = Page.element("div", "column");
-    const own = texts.samples[sample - index.first[question]];
-    const head = Page.element("p", "facts");
-    head.append(Page.element("b", "", index.sources[index.samples.source[sample]]), badge(index, sample));
-    for (const [name, value] of factsOf(index, sample)) {
-      const fact = Page.element("span");
-      fact.append(Page.element("b", "", name), ` ${value}`);
-      head.append(fact);
-    }
-    found.append(head, part("The model's answer", own.answer === null ? "(no answer was read)" : own.answer, "answer"));
+    const own = texts.samples[sample.place];
+    found.append(factsOf(sample), part("The model's answer", own.answer === null ? "(no answer was read)" : own.answer, "answer"));
     if (own.thinking) {
       const title = `Thinking (${own.thinking.length.toLocaleString("en")} characters)`;
       found.append(folded(title, own.thinking.length < SHORT, Page.element("pre", "", own.thinking)));
@@ -86,28 +75,26 @@ const Detail = (() => {
 
   // Shows the samples (one, or two of different sources) of one question. `choose` is called with a sibling, and `step`
   // with 1 or -1 for the next or previous row.
-  const show = async (index, shown, { choose, step, close }) => {
+  const show = async (shown, { choose, step, close }) => {
     calls += 1;
     const call = calls;
-    const question = index.owner[shown[0]];
-    const chunk = await Store.load(index.questions.chunk[question]);
+    const { question } = shown[0];
+    const texts = await Store.load(question);
     if (call !== calls) return;
-    const texts = chunk[index.inChunk[question]];
-    const { questions } = index;
-    const facts = [index.tasks[questions.task[question]]];
+    const facts = [question.task];
     for (const name of ["level", "step", "item"]) {
-      if (questions[name][question] !== null) facts.push(`${name} ${questions[name][question]}`);
+      if (question[name] !== null) facts.push(`${name} ${question[name]}`);
     }
     const bar = Page.element("div", "detail-bar");
     const buttons = Page.element("span", "buttons");
     buttons.append(Page.button("", "previous", () => step(-1)), Page.button("", "next", () => step(1)), Page.button("", "close", close));
     bar.append(Page.element("h3", "", facts.join(" · ")), buttons);
     const columns = Page.element("div", shown.length > 1 ? "columns" : "");
-    for (const sample of shown) columns.append(column(index, texts, question, sample));
+    columns.append(...shown.map((sample) => column(texts, sample)));
     aside.replaceChildren(
       bar,
-      siblings(index, question, shown, choose),
-      part("Question", asked(texts)),
+      siblings(question, shown, choose),
+      part("Question", texts.question),
       part("Expected answer", texts.expected, "answer"),
       columns,
       promptOf(texts.prompt),
@@ -122,5 +109,5 @@ const Detail = (() => {
     aside.replaceChildren();
   };
 
-  return { show, hide, badge, score, asked };
+  return { show, hide, badge };
 })();

@@ -2,8 +2,8 @@
 // The table of samples: filters, two models side by side, and pages of rows.
 
 (async () => {
-  const index = await Store.open();
-  const { questions, samples } = index;
+  const questions = await Store.open();
+  const samples = questions.flatMap((question) => question.samples);
   const form = document.getElementById("filters");
   const browser = document.getElementById("browser");
   const table = document.getElementById("table");
@@ -13,7 +13,8 @@
   const FIELDS = ["q", "answer", "source", "against", "relation", "task", "level", "outcome", "failure", "sort"];
   const RIGHT = 0.5;
   const ROWS = 50;
-  const CHUNKS_AT_ONCE = 8;
+  // A search shows how far it is after so many rows.
+  const SEARCHED = 500;
   const RELATIONS = {
     "": "all questions of both",
     won: "wrong in A, right in B",
@@ -30,26 +31,20 @@
 
   // --- filters
 
-  const field = {
-    source: (sample) => index.sources[samples.source[sample]],
-    task: (sample) => index.tasks[questions.task[index.owner[sample]]],
-    level: (sample) => questions.level[index.owner[sample]],
-    outcome: (sample) => index.outcomes[samples.outcome[sample]],
-    failure: (sample) => index.failures[samples.failure[sample]],
-  };
-  // A sample can have several failures.
-  const valuesOf = (name, sample) => {
-    const value = field[name](sample);
-    return name === "failure" ? value.split(", ").filter(Boolean) : value === null ? [] : [String(value)];
+  // The values of a sample that a filter can choose. A sample can have several failures.
+  const VALUES = {
+    source: (sample) => [sample.source],
+    task: (sample) => [sample.question.task],
+    level: (sample) => (sample.question.level === null ? [] : [String(sample.question.level)]),
+    outcome: (sample) => [sample.outcome],
+    failure: (sample) => sample.failures,
   };
 
-  const addOptions = (name, first) => {
+  const addOptions = (name) => {
     const counts = new Map();
-    for (let sample = 0; sample < index.total; sample += 1) {
-      for (const value of valuesOf(name, sample)) counts.set(value, (counts.get(value) || 0) + 1);
-    }
+    for (const value of samples.flatMap(VALUES[name])) counts.set(value, (counts.get(value) || 0) + 1);
     const select = form.elements[name];
-    select.append(new Option(first, ""));
+    select.append(new Option(`every ${name}`, ""));
     const byName = (a, b) => a[0].localeCompare(b[0], "en", { numeric: true });
     for (const [value, number] of [...counts].sort(byName)) {
       const text = name === "level" ? `level ${value}` : name === "outcome" ? value.replaceAll("_", " ") : value;
@@ -58,30 +53,26 @@
     // One failure among other samples is still a choice.
     select.hidden = counts.size < (name === "failure" ? 1 : 2);
   };
-  for (const name of Object.keys(field)) addOptions(name, `every ${name}`);
-
-  const samplesOf = (question) => {
-    const first = index.first[question];
-    return Array.from({ length: questions.count[question] }, (_, place) => first + place);
-  };
+  Object.keys(VALUES).forEach(addOptions);
+  const hasOneSource = form.elements.source.hidden;
 
   // Sources that share a question can be compared.
   const shared = new Set();
-  questions.task.forEach((_, question) => {
-    const sources = new Set(samplesOf(question).map((sample) => samples.source[sample]));
-    if (sources.size > 1) sources.forEach((source) => shared.add(index.sources[source]));
-  });
+  for (const question of questions) {
+    const sources = new Set(question.samples.map((sample) => sample.source));
+    if (sources.size > 1) sources.forEach((source) => shared.add(source));
+  }
   form.elements.against.append(new Option("compare with …", ""));
   for (const source of shared) form.elements.against.append(new Option(`against ${source}`, source));
   form.elements.against.hidden = !shared.size;
   for (const [value, text] of Object.entries(RELATIONS)) form.elements.relation.append(new Option(text, value));
 
-  const isWanted = (values, names, sample) => names.every((name) => !values[name] || valuesOf(name, sample).includes(values[name]));
+  const isWanted = (values, names, sample) => names.every((name) => !values[name] || VALUES[name](sample).includes(values[name]));
 
   // A question is right if at least half of its scored samples are.
   const isRight = (some) => {
-    const scored = some.filter((sample) => samples.score[sample] !== null);
-    return scored.length > 0 && scored.filter((sample) => samples.score[sample] >= RIGHT).length >= scored.length / 2;
+    const scored = some.filter((sample) => sample.score !== null);
+    return scored.length > 0 && scored.filter((sample) => sample.score >= RIGHT).length >= scored.length / 2;
   };
 
   const isRelated = (relation, inA, inB) =>
@@ -89,20 +80,19 @@
 
   const pairsOf = (values) => {
     const pairs = [];
-    questions.task.forEach((_, question) => {
-      const all = samplesOf(question);
-      const ofA = all.filter((sample) => field.source(sample) === values.source);
-      const ofB = all.filter((sample) => field.source(sample) === values.against);
-      if (!ofA.length || !ofB.length || !isRelated(values.relation, isRight(ofA), isRight(ofB))) return;
+    for (const question of questions) {
+      const ofA = question.samples.filter((sample) => sample.source === values.source);
+      const ofB = question.samples.filter((sample) => sample.source === values.against);
+      if (!ofA.length || !ofB.length || !isRelated(values.relation, isRight(ofA), isRight(ofB))) continue;
       if ([...ofA, ...ofB].some((sample) => isWanted(values, ["task", "level", "outcome", "failure"], sample))) pairs.push([ofA[0], ofB[0]]);
-    });
+    }
     return pairs;
   };
 
   const ORDERS = {
-    score: (a, b) => (samples.score[a[0]] ?? -1) - (samples.score[b[0]] ?? -1),
-    "-score": (a, b) => (samples.score[b[0]] ?? -1) - (samples.score[a[0]] ?? -1),
-    "-tokens": (a, b) => (samples.tokens[b[0]] ?? 0) - (samples.tokens[a[0]] ?? 0),
+    score: (a, b) => (a[0].score ?? -1) - (b[0].score ?? -1),
+    "-score": (a, b) => (b[0].score ?? -1) - (a[0].score ?? -1),
+    "-tokens": (a, b) => (b[0].tokens ?? 0) - (a[0].tokens ?? 0),
   };
 
   const matches = (texts, own, words, answer) => {
@@ -113,28 +103,21 @@
 
   let searches = 0;
 
-  // Reads all chunks once, some at a time, and shows how far it is. A newer search ends it.
+  // Reads the texts of all candidates, and shows how far it is. A newer search ends it.
   const searched = async (candidates, values) => {
     searches += 1;
     const turn = searches;
     const words = values.q.toLowerCase();
     if (!words && !values.answer) return candidates;
-    const chunkOf = (row) => questions.chunk[index.owner[row[0]]];
-    const numbers = [...new Set(candidates.map(chunkOf))];
     const kept = [];
-    for (let start = 0; start < numbers.length; start += CHUNKS_AT_ONCE) {
-      const some = numbers.slice(start, start + CHUNKS_AT_ONCE);
-      const chunks = new Map();
-      await Promise.all(some.map(async (number) => chunks.set(number, await Store.loadOnce(number))));
+    for (const [place, row] of candidates.entries()) {
+      const texts = await Store.load(row[0].question);
       if (turn !== searches) return null;
-      for (const row of candidates.filter((candidate) => chunks.has(chunkOf(candidate)))) {
-        const question = index.owner[row[0]];
-        const texts = chunks.get(chunkOf(row))[index.inChunk[question]];
-        const ownOf = (sample) => texts.samples[sample - index.first[question]];
-        if (row.some((sample) => matches(texts, ownOf(sample), words, values.answer))) kept.push(row);
+      if (row.some((sample) => matches(texts, texts.samples[sample.place], words, values.answer))) kept.push(row);
+      if (place % SEARCHED === 0) {
+        const share = Math.round((100 * place) / candidates.length);
+        count.textContent = `searching: ${share}%, ${kept.length.toLocaleString("en")} found`;
       }
-      const share = Math.round((100 * (start + some.length)) / numbers.length);
-      count.textContent = `searching: ${share}%, ${kept.length.toLocaleString("en")} found`;
     }
     return kept;
   };
@@ -145,16 +128,15 @@
     const values = valuesNow();
     isPaired = Boolean(values.source && values.against && values.source !== values.against);
     form.elements.relation.hidden = !isPaired;
-    let candidates = [];
-    if (isPaired) candidates = pairsOf(values);
-    else for (let sample = 0; sample < index.total; sample += 1) if (isWanted(values, Object.keys(field), sample)) candidates.push([sample]);
-    candidates = await searched(candidates, values);
-    if (candidates === null) return;
-    if (ORDERS[values.sort]) candidates.sort(ORDERS[values.sort]);
-    found = candidates;
+    const isChosen = (sample) => isWanted(values, Object.keys(VALUES), sample);
+    const candidates = isPaired ? pairsOf(values) : samples.filter(isChosen).map((sample) => [sample]);
+    const kept = await searched(candidates, values);
+    if (kept === null) return;
+    if (ORDERS[values.sort]) kept.sort(ORDERS[values.sort]);
+    found = kept;
     active = -1;
     firstRow = 0;
-    const of = isPaired ? "questions of both" : `of ${index.total.toLocaleString("en")}`;
+    const of = isPaired ? "questions of both" : `of ${samples.length.toLocaleString("en")}`;
     count.textContent = `${found.length.toLocaleString("en")} ${of}`;
     showHeads(values);
     closeDetail();
@@ -177,36 +159,31 @@
       : ["task", "question", "model's answer", "expected answer", "score", "outcome", "failure", "tokens", "source"].map((name) => [name, name]);
     heads.replaceChildren(...names.map(([className, text]) => Page.element("span", className, text)));
     browser.classList.toggle("paired", isPaired);
-    browser.classList.toggle("one-source", index.sources.length < 2);
+    browser.classList.toggle("one-source", hasOneSource);
   };
 
-  const scoreCell = (sample) => {
-    const value = samples.score[sample];
-    return cell(`score ${value === null ? "" : value >= RIGHT ? "right" : "not-right"}`, Detail.score(index, sample));
-  };
+  const scoreCell = ({ score }) => cell(`score ${score === null ? "" : score >= RIGHT ? "right" : "not-right"}`, Page.number(score));
 
   const fillRow = async (row, place) => {
     const [sample, other] = found[place];
-    const question = index.owner[sample];
-    const isContinued = !isPaired && place > firstRow && index.owner[found[place - 1][0]] === question;
-    const level = questions.level[question];
-    const number = `sample ${sample - index.first[question] + 1} of ${questions.count[question]}`;
-    const about = cell("task", isContinued ? "" : index.tasks[questions.task[question]]);
-    about.append(Page.element("small", "", isContinued ? number : level === null ? "" : ` level ${level}`));
-    row.classList.toggle("grouped", !isPaired && questions.count[question] > 1);
-    const chunk = await Store.load(questions.chunk[question]);
-    const texts = chunk[index.inChunk[question]];
-    const ownAnswer = (of) => cell("answer own", flat(texts.samples[of - index.first[question]].answer));
+    const { question } = sample;
+    const isContinued = !isPaired && place > firstRow && found[place - 1][0].question === question;
+    const number = `sample ${sample.place + 1} of ${question.samples.length}`;
+    const about = cell("task", isContinued ? "" : question.task);
+    about.append(Page.element("small", "", isContinued ? number : question.level === null ? "" : ` level ${question.level}`));
+    row.classList.toggle("grouped", !isPaired && question.samples.length > 1);
+    const texts = await Store.load(question);
+    const ownAnswer = (of) => cell("answer own", flat(texts.samples[of.place].answer));
     const reference = cell("answer reference", isContinued ? "" : flat(texts.expected));
-    row.replaceChildren(about, cell("question", isContinued ? "" : flat(Detail.asked(texts))));
+    row.replaceChildren(about, cell("question", isContinued ? "" : flat(texts.question)));
     if (isPaired) {
       row.append(reference, ownAnswer(sample), scoreCell(sample), ownAnswer(other), scoreCell(other));
       return;
     }
     const outcome = cell("outcome");
-    outcome.append(Detail.badge(index, sample));
-    row.append(ownAnswer(sample), reference, scoreCell(sample), outcome, cell("failure", field.failure(sample)));
-    row.append(cell("tokens", Page.number(samples.tokens[sample])), cell("source", field.source(sample)));
+    outcome.append(Detail.badge(sample));
+    row.append(ownAnswer(sample), reference, scoreCell(sample), outcome, cell("failure", sample.failures.join(", ")));
+    row.append(cell("tokens", Page.number(sample.tokens)), cell("source", sample.source));
   };
 
   const turnTo = (row) => {
@@ -268,10 +245,9 @@
   };
 
   const showSamples = (shown) =>
-    Detail.show(index, shown, {
+    Detail.show(shown, {
       // Of two samples side by side, the one of the same source changes.
-      choose: (sample) =>
-        showSamples(shown.length < 2 ? [sample] : shown.map((known) => (samples.source[known] === samples.source[sample] ? sample : known))),
+      choose: (sample) => showSamples(shown.length < 2 ? [sample] : shown.map((known) => (known.source === sample.source ? sample : known))),
       step: (by) => openRow(active + by),
       close,
     });

@@ -1,9 +1,11 @@
 "use strict";
-// The samples: an index of numbers, decoded at once, and texts in compressed chunks, decoded when they are looked at.
+// The samples: an index, decoded at once, and texts in compressed chunks, decoded when they are looked at.
 
 const Store = (() => {
-  // Decoded chunks that stay in memory. Each has about a quarter of a million characters.
-  const KEPT_CHUNKS = 60;
+  // The number of questions in a chunk, as in samples.py.
+  const CHUNK = 16;
+  // Decoded chunks that stay in memory.
+  const KEPT_CHUNKS = 40;
 
   const isParsed = new Promise((resolve) => {
     if (document.readyState === "loading") addEventListener("DOMContentLoaded", resolve, { once: true });
@@ -17,67 +19,29 @@ const Store = (() => {
     return new Response(stream).json();
   };
 
-  // Replaces a column of texts by numbers, and returns the different texts.
-  const numberTexts = (table, name) => {
-    const numbers = new Map();
-    table[name] = (table[name] || []).map((text) => {
-      if (!numbers.has(text)) numbers.set(text, numbers.size);
-      return numbers.get(text);
-    });
-    return [...numbers.keys()];
-  };
-
-  // Resolves to { sources, tasks, outcomes, failures, questions, samples } with columns, and with the links between them.
+  // Resolves to all questions. Each has its `number`, and each of its samples has its `question` and its `place` in it.
   const open = async () => {
-    const index = await decode("index");
-    const { questions, samples } = index;
-    index.tasks = numberTexts(questions, "task");
-    index.outcomes = numberTexts(samples, "outcome");
-    index.failures = numberTexts(samples, "failure");
-    const asked = questions.task.length;
-    index.total = samples.outcome.length;
-    // The question of each sample, the first sample of each question, and its place in its chunk.
-    index.owner = new Int32Array(index.total);
-    index.first = new Int32Array(asked + 1);
-    index.inChunk = new Int32Array(asked);
-    for (let question = 0; question < asked; question += 1) {
-      const start = index.first[question];
-      index.first[question + 1] = start + questions.count[question];
-      index.owner.fill(question, start, index.first[question + 1]);
-      const isNext = question > 0 && questions.chunk[question] === questions.chunk[question - 1];
-      index.inChunk[question] = isNext ? index.inChunk[question - 1] + 1 : 0;
-    }
-    return index;
+    const questions = await decode("index");
+    questions.forEach((question, number) => {
+      question.number = number;
+      question.samples.forEach((sample, place) => Object.assign(sample, { question, place }));
+    });
+    return questions;
   };
 
+  // In the order of the last use.
   const chunks = new Map();
 
-  // The decoded chunk, if it is in memory; the map is in the order of the last use.
-  const ready = (number) => {
-    const chunk = chunks.get(number);
-    if (!chunk) return null;
+  // Resolves to the texts of a question and its samples.
+  const load = async (question) => {
+    await isParsed;
+    const number = Math.floor(question.number / CHUNK);
+    const chunk = chunks.get(number) || decode(`chunk-${number}`);
     chunks.delete(number);
     chunks.set(number, chunk);
-    return chunk.texts;
-  };
-
-  const load = (number) => {
-    if (chunks.has(number)) return chunks.get(number).loading;
-    const chunk = { texts: null };
-    chunk.loading = loadOnce(number).then((texts) => {
-      chunk.texts = texts;
-      return texts;
-    });
-    chunks.set(number, chunk);
     if (chunks.size > KEPT_CHUNKS) chunks.delete(chunks.keys().next().value);
-    return chunk.loading;
+    return (await chunk)[question.number % CHUNK];
   };
 
-  // For a search, which passes through all chunks once.
-  const loadOnce = async (number) => {
-    await isParsed;
-    return ready(number) || decode(`chunk-${number}`);
-  };
-
-  return { open, ready, load, loadOnce };
+  return { open, load };
 })();
