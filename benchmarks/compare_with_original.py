@@ -134,7 +134,7 @@ async def observe(options: argparse.Namespace, groups: Sequence[Group], folder: 
     from atroposlib.envs.base import APIServerConfig
 
     from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-    from testing.mock_dialects import ThreadedMockServer
+    from testing.inference_server import ThreadedMockServer
 
     # The original shuffles groups with the global generator.
     random.seed(0)

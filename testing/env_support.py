@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
     from reasoning_gym_environment import ReasoningGymEnv
 
@@ -82,14 +80,3 @@ def rollout(item: Any, text: str, *, prompt: int = 3, length: int = 20, **fields
 
 def dumped(folder: Path, pattern: str) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.open(encoding="utf-8")]
-
-
-def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, step: int = 0) -> None:
-    """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
-    from reasoning_gym_environment.trainer.run_api import TrajectoryApi
-
-    async def answer(self: Any, method: str, path: str, kind: Any, body: Any = None) -> Any:
-        names = {"wandb_name": "x_0", "checkpoint_dir": str(folder), "checkpoint_interval": 5, "num_steps": -1}
-        return kind.model_validate({**names, "env_id": number, "starting_step": step})
-
-    monkeypatch.setattr(TrajectoryApi, "_until_answered", answer)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
-from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.env import ReasoningGymEnv
 from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
@@ -131,7 +131,7 @@ class World(ReasoningGymEnv):
         slow_s: float = 0.0,
         evaluation_s: float = 1.0,
         hook_s: float = 0.0,
-        watch_s: float = TICK_S / 4,
+        watch_s: float = 10.0,
         resumes: World | None = None,
         api: SimulatedApi | None = None,
         levels: int = 0,
@@ -141,6 +141,7 @@ class World(ReasoningGymEnv):
         """With `resumes`, the run resumes from the state of that world, which has been closed.
 
         With `levels`, each task has so many of them. With `api`, several worlds share one run-api.
+        `watch_s` is the precision of `longest_wait_s`.
         `jitter` is the seed of the pauses between requests.
         """
         values = {"tokenizer_name": "none", "group_size": GROUP_SIZE, "use_wandb": False, "seed": 7, **settings}

@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from testing.in_process import InProcessGenerator, InProcessGrader
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.support import AddingStudent
 from testing.wheel import build_wheel
 

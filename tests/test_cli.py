@@ -16,11 +16,10 @@ import pytest
 from reasoning_gym_environment import cli
 from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 from testing.env_support import dumped
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.process_table import parents, workers_of
 from testing.support import (
     PATIENCE_S,
-    AddingStudent,
     child_environment,
     flags,
     next_batch,
@@ -31,7 +30,6 @@ from testing.support import (
     wait_for,
 )
 
-MODULE = ["-m", "reasoning_gym_environment"]
 LAUNCHER = [str(Path(__file__).resolve().parent.parent / "reasoning_gym_environment.py")]
 CONSOLE_SCRIPT = [str(Path(sys.executable).with_name("reasoning-gym-env"))]
 
@@ -68,22 +66,6 @@ def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, m
         assert logprobs[:prompt] == [1.0] * prompt
         assert all(value <= 0 for value in logprobs[prompt:])
         assert tokenizer.decode(tokens[prompt:]).endswith("</answer><|im_end|>")
-
-
-@pytest.mark.slow
-def test_process_writes_exactly_the_groups_asked_for_and_what_belongs_beside_them(
-    tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any
-) -> None:
-    output = tmp_path / "out" / "groups.jsonl"
-    settings = {"openai__server_type": "openai", "openai__api_key": "sk-secret", "env__total_steps": 5}
-    settings |= {"env__data_path_to_save_groups": output}
-    with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
-        result = run([*MODULE, "process", *flags(tokenizer_dir, server.base_url, **settings)], tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "sk-secret" not in result.stdout + result.stderr
-    assert output.with_suffix(".html").exists() and str(output.with_suffix(".html")) in result.stderr
-    groups = [json.loads(line) for line in output.open()]
-    assert [group["scores"] for group in groups] == [[1.0] * 4] * 5
 
 
 EVALUATION = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}

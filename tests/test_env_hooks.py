@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,22 +11,9 @@ import atroposlib.envs.base as atropos_base
 import pytest
 
 from reasoning_gym_environment import env as env_module
-from reasoning_gym_environment.atropos.serve import register
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
-from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
-from testing.env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
-
-
-async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(item_stream, "PREFETCH", 0)
-    env = await ready_env(include_tasks="chain_sum", complexity_mode="curriculum")
-    for _ in range(3):
-        await env.score([rollout(await env.get_next_item(), RIGHT)] * 8)
-    stats = env.get_curriculum_stats()
-    assert (stats["mode"], stats["target_accuracy"], stats["tasks_with_adjustments"]) == ("curriculum", 0.7, 1)
-    assert stats["tasks"]["chain_sum"]["level"] == 1
-    assert (await env.get_next_item())[2].problem.level == 1
+from testing.env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, rollout
 
 
 async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(ready_env: ReadyEnv) -> None:
@@ -105,26 +91,6 @@ async def test_training_goes_on_without_wandb(
     assert env.state.step == 3
     assert env.run.failures.counts == {"metrics_not_logged_to_wandb": 3}
     assert caplog.text.count("reset by peer") == 1
-
-
-async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
-    make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SLURM_PROCID", raising=False)
-    env, resumed = make_env(), make_env()
-    register_as(2, tmp_path, monkeypatch)
-    await env.setup()
-    await register(env)
-    unfinished = (await env.get_next_item())[1]
-    env.state.step = 3
-    await env.save_checkpoint(3)
-    expected = (await env.get_next_item())[1]
-    env.run.checkpoints.leave()
-    register_as(0, tmp_path, monkeypatch, step=3)
-    await resumed.setup()
-    await register(resumed)
-    assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
-    assert (env.run.stream.instance, resumed.run.stream.instance, resumed.run_uuid) == ("0", "0", env.run_uuid)
 
 
 async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:

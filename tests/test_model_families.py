@@ -12,7 +12,7 @@ import pytest
 from reasoning_gym_environment.atropos.process import process
 from reasoning_gym_environment.records import AnswerFormat
 from testing.env_support import MakeEnv
-from testing.mock_dialects import MockServer
+from testing.inference_server import MockServer
 from testing.model_families import FAMILIES, Family
 
 FORMS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 from unittest.mock import AsyncMock
@@ -73,42 +72,12 @@ async def test_the_length_penalty_follows_a_lower_limit_of_the_trainer(
 # --- how an attempt ends
 
 
-async def test_a_cancelled_attempt_gives_its_item_back(ready_env: ReadyEnv) -> None:
-    env = await ready_env()
-    item = await env.get_next_item()
-
-    async def wait() -> None:
-        async with env.run.ledger.attempt(item, 0):
-            await asyncio.Event().wait()
-
-    attempt = asyncio.ensure_future(wait())
-    await asyncio.sleep(0)
-    attempt.cancel()
-    await asyncio.gather(attempt, return_exceptions=True)
-    assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
-    again = await env.get_next_item()
-    while again[1] != item[1]:
-        again = await env.get_next_item()
-
-
 async def test_an_attempt_that_is_left_without_a_word_gives_its_item_back(ready_env: ReadyEnv) -> None:
     env = await ready_env()
     async with env.run.ledger.attempt(await env.get_next_item(), 0):
         pass
     assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
     assert [draw.index for draw in env.run.stream.ledger.waiting] == [0]
-
-
-async def test_an_error_is_the_end_of_one_attempt_and_a_sent_group_stays_sent(ready_env: ReadyEnv) -> None:
-    env = await ready_env()
-    async with env.run.ledger.attempt(await env.get_next_item(), 0):
-        raise ValueError("before")
-    async with env.run.ledger.attempt(await env.get_next_item(), 0) as attempt:
-        attempt.conclude(GroupOutcome.SENT)
-        raise ValueError("after")
-    assert outcomes(env) == {GroupOutcome.FAULT.value: 1, GroupOutcome.SENT.value: 1}
-    assert env.run.failures.counts == {"error_in_the_environment": 1, "error_after_a_group": 1}
-    assert not env.run.stream.ledger.handed_out and not env.run.stream.ledger.waiting
 
 
 async def test_an_error_that_nothing_can_mend_ends_the_run_and_gives_the_item_back(ready_env: ReadyEnv) -> None:

@@ -95,19 +95,6 @@ async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(dra
     assert resumed.curriculum.stats() == before
 
 
-@pytest.mark.parametrize("mode", [None, "random"])
-async def test_an_item_that_was_drawn_before_does_not_change_which_tasks_a_sampler_has(start: Any, mode: str) -> None:
-    """One constant answer solves syllogism at each of its levels."""
-    options = {"include_tasks": "category:logic", "complexity_mode": mode}
-    fresh = await start(**options)
-    used = await start(**options)
-    for task in ("syllogism", "zebra_puzzles"):
-        await used.training_item(task, 1, 0)
-    tasks = [runtime.item_source(settings(**options)).stream.maker.catalog.names for runtime in (fresh, used)]
-    assert tasks[0] == tasks[1]
-    assert ("syllogism" in tasks[0]) is (mode is None)
-
-
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,7 @@ from typing import IO, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from testing.byte_tokenizer import build_byte_tokenizer
-from testing.inference_server import Generation, GenerationRequest
-from testing.mock_dialects import MockServer, make_generation
+from testing.inference_server import Generation, GenerationRequest, MockServer, make_generation
 
 GUESSES = ("0", "1", "42", "True", "yes", "A", "[1, 2, 3]", "6*4*1*1", "x**2 + 1", "1 0\n0 1", "I cannot tell")
 _random = random.Random(1918)

@@ -20,8 +20,7 @@ from typing import Any
 import requests
 
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from testing.inference_server import free_port
-from testing.mock_dialects import Faults, MockServer
+from testing.inference_server import Faults, MockServer, free_port
 from testing.process_table import members_of_session, until
 from testing.processes import stop
 from testing.support import AddingStudent, child_environment, flags, get_json, register_trainer

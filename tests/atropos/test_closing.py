@@ -19,11 +19,11 @@ from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.utils.saved_state import state_of
 from testing.fake_api import FakeApi
-from testing.mock_dialects import MockServer
+from testing.inference_server import MockServer
 from testing.process_table import linux_only
 
 GROUP_SIZE = 2
-GROUPS = 20
+GROUPS = 4
 """Groups at each stage when the signal comes."""
 
 REPLY = "<think>I work it out.</think><answer>42</answer>"

@@ -134,30 +134,16 @@ def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
         assert run(f"{command} --openai.server_type openai")["config"].tokenizer_name == name
 
 
-def test_the_tokenizer_is_that_of_the_model_unless_it_has_a_name_of_its_own(run: Run) -> None:
-    for flags, name in [
-        ("--openai.model_name my/model", "my/model"),
-        ("--openai.model_name my/model --env.tokenizer_name own", "own"),
-        ("", "NousResearch/DeepHermes-3-Llama-3-8B-Preview"),
-    ]:
-        assert run(f"serve {flags}")["config"].tokenizer_name == name
-
-
 class NamesTokenizer(Probe):
     """A subclass whose model has its tokenizer in a folder."""
 
     calls = 0
-    server_type = "vllm"
 
     @classmethod
     def config_init(cls) -> Any:
         NamesTokenizer.calls += 1
-        server = APIServerConfig(model_name="their/model", server_type=cls.server_type)
+        server = APIServerConfig(model_name="their/model", server_type="vllm")
         return ReasoningGymEnvConfig(tokenizer_name="/its/tokenizer"), [server]
-
-
-class NamesTokenizerOfText(NamesTokenizer):
-    server_type = "openai"
 
 
 class NamesModelOnly(Probe):
@@ -166,24 +152,16 @@ class NamesModelOnly(Probe):
         return ReasoningGymEnvConfig(group_size=4), [APIServerConfig(model_name="their/model", server_type="vllm")]
 
 
-class NamesModelTwice(Probe):
-    @classmethod
-    def config_init(cls) -> Any:
-        server = APIServerConfig(model_name="their/model", server_type="vllm")
-        return ReasoningGymEnvConfig(tokenizer_name="their/model"), [server]
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_tokenizer_of_config_init_stays_and_only_its_absence_is_filled(command: str, run: Run) -> None:
     for environment, flags, name in [
         (NamesTokenizer, "", "/its/tokenizer"),
         (NamesTokenizer, "--openai.model_name my/model", "/its/tokenizer"),
         (NamesTokenizer, "--env.tokenizer_name own", "own"),
-        (NamesTokenizerOfText, "", "/its/tokenizer"),
+        (Probe, "--openai.model_name my/model", "my/model"),
+        (Probe, "--openai.model_name my/model --env.tokenizer_name own", "own"),
         (NamesModelOnly, "", "their/model"),
         (NamesModelOnly, "--openai.model_name my/model", "my/model"),
-        (NamesModelTwice, "", "their/model"),
-        (NamesModelTwice, "--openai.model_name my/model", "my/model"),
     ]:
         before = NamesTokenizer.calls
         assert run(f"{command} {flags}", environment)["config"].tokenizer_name == name, (environment, flags)
@@ -352,32 +330,6 @@ def test_all_unknown_names_of_flags_and_file_are_reported_at_once_before_the_val
 def test_a_word_that_may_be_a_key_is_not_repeated(words: str, refused: Run) -> None:
     [line] = refused(f"evaluate {words}")
     assert "secret" not in line
-
-
-TINKER = """\
-env: {group_size: 16, max_token_length: 256, start_tok_length: 256}
-openai:
-  - {model_name: m, base_url: "http://localhost:8001/v1", api_key: x, weight: 1.0, num_requests_for_eval: 256}
-  - {model_name: m, base_url: "http://localhost:8002/v1", weight: 2.0, temperature: 0.7, server_type: sglang}
-tinker: {lora_rank: 32, wandb_group: null}
-slurm: false
-testing: false
-"""
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_names_that_only_atropos_and_its_trainers_use_cause_a_warning_each(command: str, run: Run, caplog: Any) -> None:
-    Path("tinker.yaml").write_text(TINKER.replace("sglang", "vllm"))
-    flags = "--max_n_completions 4 --proxy_url=http://localhost:9100 --teacher.model_name big --teacher.top_k=5"
-    made = run(f"{command} --config tinker.yaml {flags}")
-    assert (made["config"].group_size, [server.num_requests_for_eval for server in made["server_configs"]]) == (
-        16,
-        [256, 256],
-    )
-    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    names = "max_n_completions proxy_url teacher.model_name teacher.top_k tinker env.start_tok_length openai.weight "
-    names += "openai.temperature"
-    assert [line.partition(" has no effect in this environment: ")[0] for line in warned] == names.split()
 
 
 def test_a_key_that_is_not_there_names_its_variable_and_nothing_that_may_be_a_key(refused: Run) -> None:

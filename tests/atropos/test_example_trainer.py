@@ -20,7 +20,7 @@ import pytest
 
 from reasoning_gym_environment.atropos.serve import register
 from testing.env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.process_table import until
 from testing.support import trajectory_api
 

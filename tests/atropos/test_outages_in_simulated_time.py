@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.ledger import GIVEN_UP
 from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
@@ -30,17 +29,15 @@ OPTIONS: dict[str, Any] = {
     "batch_size": 1024,
     "inference": lambda: 3.0,
     "trainer_step_s": 1.0,
-    "watch_s": 10.0,
     # The servers count training items only.
     "num_eval_samples_per_task": 0,
 }
 
 
 @pytest.fixture(autouse=True)
-def few_polls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little log output, and few requests for the status, which these tests do not look at."""
+def quiet(caplog: pytest.LogCaptureFixture, few_polls: None) -> None:
+    """Little log output."""
     caplog.set_level(logging.WARNING, "reasoning_gym_environment")
-    monkeypatch.setattr(serve_loop, "TICK_S", 1.0)
 
 
 def refuse(world: World, seconds: float) -> None:
@@ -134,54 +131,6 @@ def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes(
     assert world.started[-1] > 470.0
     assert min(row[0] for row in world.run.stream.state_dict()["pending"]) > 5 + workers, "no innocent item waits"
     world.check_nothing_is_lost()
-
-
-@pytest.mark.parametrize(
-    ("workers", "seed"), [(1, 0), *(pytest.param(8, seed, marks=pytest.mark.slow) for seed in range(4))]
-)
-def test_two_items_that_crash_the_server_are_given_up(workers: int, seed: int) -> None:
-    """The seed is that of the pauses between requests: it decides the order in which items reach a server."""
-
-    def plan(world: World) -> list[Event]:
-        world.crashes_on = is_item(5, 7)
-        return []
-
-    world = serves(300.0, plan, **{**OPTIONS, "workers": workers, "jitter": seed})
-    assert 2 <= world.run.failures.counts[GIVEN_UP] == world.dropped <= max(2, workers)
-    assert world.crashes <= 2 * MAX_FAILURES
-    assert world.started[-1] > 270.0
-    world.check_nothing_is_lost()
-
-
-def test_a_run_with_outages_takes_place_in_the_same_way_again() -> None:
-    def plan(world: World) -> list[Event]:
-        world.crashes_on = is_item(5, 7)
-        return []
-
-    first, second = (serves(120.0, plan, **{**OPTIONS, "workers": 8}) for _ in range(2))
-    assert first.started == second.started
-    assert first.inference.metrics() == second.inference.metrics()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("late_share", [0.15, 0.7])
-def test_an_hour_on_an_overloaded_machine_loses_nothing_and_a_resumed_run_has_all_levels(late_share: float) -> None:
-    def plan(world: World) -> list[Event]:
-        def load(share: float) -> None:
-            world.generator.late_share = share
-
-        return [(60.0, lambda: load(late_share)), (3660.0, lambda: load(0.0))]
-
-    options = {**OPTIONS, "workers": 2, "inference": lambda: 10.0, "levels": 4, "complexity_mode": "random"}
-    world = serves(3900.0, plan, **options)
-    metrics = world.run.item_source.metrics()
-    assert metrics["train/replaced_generation_timed_out"] > 50
-    world.check_nothing_is_lost()
-    resumed = serves(60.0, resumes=world, **options)
-    assert (
-        resumed.run.item_source.metrics()["train/replaced_generation_timed_out"]
-        >= metrics["train/replaced_generation_timed_out"]
-    )
 
 
 @few

@@ -18,7 +18,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS, MEASURED_PROMPTS
+from reasoning_gym_environment.atropos.process import IDENTITY_SETTINGS
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
@@ -28,7 +28,6 @@ from reasoning_gym_environment.storage import disk_queue
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import Telemetry
 from testing.process_table import until
-from testing.support import AddingStudent
 
 REPLY = "<think>no</think><answer>not a number</answer>"
 
@@ -117,14 +116,6 @@ async def test_token_ids_that_no_server_reported_are_null_and_the_log_says_so(
     assert (group["tokens"] is None, group["masks"] is None) == (not has_tokens, not has_tokens)
     assert len(group["messages"]) == len(group["scores"]) == 3
     assert ("tokens and masks are null" in caplog.text) is not has_tokens
-
-
-async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:
-    inference = FakeInference(student=AddingStudent(wrong_every=0))
-    # The estimate draws the first items before any group has been scored.
-    await process(inference, MEASURED_PROMPTS + 12, 1, complexity_mode="curriculum").run()
-    levels = [group["level"] for group in written(tmp_path)]
-    assert 0 == levels[0] < levels[-1], levels
 
 
 @pytest.mark.parametrize("mode", [None, "curriculum"])
@@ -324,25 +315,6 @@ async def test_groups_wait_for_a_disk_that_is_full_or_hangs_and_no_further_group
     assert len(groups) == len({group["index"] for group in groups}) == 30
     assert run.env.run.telemetry.outcomes.metrics()["groups/written"] == 30.0
     assert caplog.text.count("The disk of the groups is back") == 1
-
-
-@pytest.mark.parametrize("error", [FULL, None])
-async def test_a_run_that_is_stopped_while_the_disk_takes_no_groups_ends_and_counts_them(
-    process: Any, disk: Disk, caplog: pytest.LogCaptureFixture, error: OSError | None
-) -> None:
-    inference = FakeInference()
-    run = process(inference, 30, 4)
-    disk.error = error
-    if error is None:
-        disk.answers.clear()
-    running = asyncio.ensure_future(run.run())
-    await until(lambda: "The disk of the groups is unavailable" in caplog.text)
-    await until(lambda: inference.asked == 4 and not inference.running)
-    running.cancel()
-    done, _ = await asyncio.wait([running], timeout=60)
-    assert done and running.cancelled()
-    assert "4 groups that had their completions were not written" in caplog.text
-    assert run.env.run.telemetry.outcomes.metrics()["groups/cancelled"] == 4.0
 
 
 async def test_the_plan_says_how_many_requests_and_tokens_will_follow(

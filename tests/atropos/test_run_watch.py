@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.atropos.status import duration
 from reasoning_gym_environment.telemetry import alarms
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_words
 from testing.simulation import World
@@ -39,7 +38,7 @@ def test_a_status_has_at_most_three_lines_and_comes_every_minute(caplog: pytest.
 
 
 def test_the_status_of_a_run_with_steps_and_dumps_has_the_time_that_is_left_and_says_how_full_the_dumps_are(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_polls: None
 ) -> None:
     caplog.set_level("INFO")
     # A thread writes the dumps in real time, so the number of groups of a simulated minute differs between machines.
@@ -60,13 +59,6 @@ def test_no_line_is_about_a_single_group(caplog: pytest.LogCaptureFixture) -> No
     world = serves(30.0, num_eval_samples_per_task=0)
     assert len(world.started) > 20
     assert not [message for message in caplog.messages if "Drew item" in message or "mean reward 0" in message]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (89.0, "89 s"), (95.0, "2 min"), (5_000.0, "83 min"), (7_500.0, "2 h 5 min")]
-)
-def test_durations_are_read_at_a_glance(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 def test_every_outcome_has_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from reasoning_gym_environment import Grade, PromptedProblem
 from reasoning_gym_environment.commands import audit
-from reasoning_gym_environment.commands.audit import Measures, last_lines, main, measure
+from reasoning_gym_environment.commands.audit import Measures, main, measure
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Outcome, Score
 
@@ -120,10 +120,6 @@ def test_a_copy_of_the_question_that_is_right_on_most_items_is_named(tmp_path: P
     assert "a copy of the question's last lines" in found["string_insertion"]["faults"]["pays-without-work"][0]
 
 
-def test_the_last_lines_are_what_stands_behind_the_last_colon() -> None:
-    assert last_lines("Sort it.\n\nExample: b a\n\nNow sort: d c\n") == "d c"
-
-
 class FakeTasks:
     """Makes items with the given answers, and pays them."""
 
@@ -159,19 +155,6 @@ def test_the_faults_of_a_level_follow_from_its_measures() -> None:
     assert verdicts(without_work=0.7) == []
     assert verdicts(made=9, key=None) == ["missing-items", "no-expected-answer"]
     assert verdicts(made=0, key=None) == ["missing-items"]
-
-
-@pytest.mark.usefixtures("in_process_workers")
-def test_a_closed_pipe_costs_no_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(*_: Any) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(audit, "print_table", closed)
-    target = tmp_path / "audit.json"
-    with pytest.raises(BrokenPipeError):
-        main(["--tasks", "chain_sum,gcd", "--exclude", "gc*", "--per-level", "1", "--json", str(target)])
-    [result] = json.loads(target.read_text())["tasks"]
-    assert result["verdict"] == "sound"
 
 
 def test_mistakes_are_refused_before_anything_is_measured() -> None:

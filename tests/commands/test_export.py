@@ -108,16 +108,6 @@ def test_an_export_is_not_replaced(dump: Path) -> None:
         exported(dump)
 
 
-@pytest.mark.slow
-def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    datasets = pytest.importorskip("datasets")
-    exported(dump, kind="dpo")
-    loaded = datasets.load_dataset(str(dump.parent / "out"), cache_dir=str(dump.parent / "cache"))
-    assert loaded["train"].column_names[:3] == ["prompt", "chosen", "rejected"]
-    assert loaded["train"][0]["chosen"] == [{"role": "assistant", "content": "right"}]
-
-
 def test_examples_for_a_cold_start_are_training_items_with_their_answers(
     tmp_path: Path, in_process_workers: None
 ) -> None:

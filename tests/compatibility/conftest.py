@@ -10,7 +10,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from testing.fake_api import FakeApi
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.support import AddingStudent
 
 from .commands import Command

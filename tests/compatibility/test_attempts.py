@@ -14,7 +14,7 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import InferenceError
 from testing.env_support import dumped
 from testing.fake_api import FakeApi
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 
 from .commands import Command, process, serve
 

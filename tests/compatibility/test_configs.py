@@ -43,32 +43,15 @@ def test_a_published_config_starts_each_command(
     path = tmp_path / "config.yaml"
     path.write_text(yaml.dump(SHAPES[shape]))
     monkeypatch.chdir(tmp_path)
-    config, servers = parsed_command_line([command, "--config", str(path), "--max_n_completions", "8"], monkeypatch)
+    theirs = ["--max_n_completions", "8", "--proxy_url=http://localhost:9100", "--teacher.model_name", "big"]
+    config, servers = parsed_command_line([command, "--config", str(path), *theirs], monkeypatch)
     assert (config.group_size, config.max_token_length, config.batch_size) == (16, 1024, -1)
     given = SHAPES[shape].get("openai", [{}])
     assert len(servers) == (1 if isinstance(given, dict) else len(given))
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    names = ["max_n_completions"] + (["tinker", "openai.weight"] if "tinker" in SHAPES[shape] else [])
+    names = ["max_n_completions", "proxy_url", "teacher.model_name"]
+    names += ["tinker", "openai.weight"] if "tinker" in SHAPES[shape] else []
     assert [warning.partition(" has no effect ")[0] for warning in warnings] == names
-
-
-def test_all_misspelt_names_are_reported_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "config.yaml"
-    document = {"env": {**ENV, "grop_size": 4, "seeed": 1}, "openai": [{**SERVER, "base_ulr": "x"}], "tinkr": {}}
-    path.write_text(yaml.dump(document))
-    monkeypatch.setattr("sys.argv", ["program", "serve", "--config", str(path), "--env.totl_steps", "3", "--nonsense"])
-    with pytest.raises(SystemExit) as ended:
-        ReasoningGymEnv.cli()
-    assert ended.value.code == 2
-    for name in ("grop_size", "seeed", "base_ulr", "tinkr", "totl_steps", "nonsense"):
-        assert name in caplog.text
-
-
-def test_unknown_settings_in_python_are_named_together() -> None:
-    with pytest.raises(ValueError, match=r"'grop_size'.*'seeed'"):
-        ReasoningGymEnvConfig(grop_size=4, seeed=1)
 
 
 async def test_the_snippets_of_the_original_work(ready_env: ReadyEnv) -> None:

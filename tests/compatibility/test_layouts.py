@@ -57,13 +57,9 @@ OF_PACKAGE = [LONG_NAME, f"{LONG_NAME}.{NAME}", f"{LONG_NAME}.env"]
 OF_REPOSITORY = [f"atropos.{LONG_NAME}.{NAME}", f"atropos.{LONG_NAME}", f"atropos.{LONG_NAME}.env"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("package", "names"),
-    [
-        pytest.param("package", OF_PACKAGE, marks=pytest.mark.slow),
-        ("repository", OF_REPOSITORY),
-    ],
-    indirect=["package"],
+    ("package", "names"), [("package", OF_PACKAGE), ("repository", OF_REPOSITORY)], indirect=["package"]
 )
 def test_under_every_name_that_a_tree_of_atropos_gives_it_the_class_is_the_same(
     package: Path, names: list[str]

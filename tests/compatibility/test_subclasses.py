@@ -15,7 +15,7 @@ from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from testing.env_support import dumped
 from testing.fake_api import FakeApi
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.support import AddingStudent
 
 from . import subclasses as theirs

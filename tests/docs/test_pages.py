@@ -15,7 +15,7 @@ import pytest
 
 import reasoning_gym_environment
 from reasoning_gym_environment.atropos.flags import FIRST
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.readme import COMMANDS_WITH_OUTPUT, README, is_printed
 from testing.support import child_environment
 

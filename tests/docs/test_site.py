@@ -21,22 +21,13 @@ DOCS = ROOT / "docs"
 
 LINKS = [
     ("docs/sizing.md", "[settings](reference.md#servers)", "[settings](reference.md#servers)"),
-    ("docs/sizing.md", "[servers](#servers)", "[servers](#servers)"),
     ("docs/sizing.md", "[a host](https://example.com/README.md)", "[a host](https://example.com/README.md)"),
     ("docs/sizing.md", "[start](../README.md#install)", "[start](index.md#install)"),
-    ("docs/sizing.md", "![a plot](real_model.png)", "![a plot](real_model.png)"),
     ("docs/sizing.md", "[`env.py`](../reasoning_gym_environment/env.py)", "`reasoning_gym_environment/env.py`"),
-    ("docs/sizing.md", "[the search](../benchmarks/audit)", "the search (`benchmarks/audit`)"),
     ("docs/sizing.md", "[python.md](python.md)", "[From Python](python.md)"),
-    ("docs/sizing.md", "`[` and [python.md](python.md)", "`[` and [From Python](python.md)"),
-    ("docs/sizing.md", "[lost](lost.md)", "[lost](lost.md)"),
     ("docs/sizing.md", "[lost](../lost.md)", "[lost](../lost.md)"),
-    ("docs/report/notes.md", "[settings](../reference.md)", "[settings](../reference.md)"),
-    ("docs/report/notes.md", "[start](../../README.md)", "[start](../index.md)"),
-    ("README.md", "[sizing](docs/sizing.md#what-limits)", "[sizing](sizing.md#what-limits)"),
     ("README.md", "[changes](CHANGELOG.md)", "[changes](changelog.md)"),
     ("README.md", '<img src="docs/real_model.png">', '<img src="real_model.png">'),
-    ("README.md", "[`Makefile`](Makefile)", "`Makefile`"),
 ]
 """A file of the repository, Markdown in it, and the same Markdown on the site."""
 

@@ -35,11 +35,3 @@ def test_evaluate_asks_the_published_tasks_and_grades_as_reasoning_gym(
     fields = ("min_terms", "max_terms", "min_digits", "max_digits")
     parameters = {"easy": (2, 6, 1, 4), "hard": (5, 8, 4, 6)}[setting]
     assert tuple(question.config[name] for name in fields) == parameters
-
-
-def test_only_the_hard_setting_changes_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not config_of("easy", monkeypatch).task_overrides
-    hard = config_of("hard", monkeypatch).task_overrides
-    assert len(hard) == 96
-    assert hard["gcd"] == {"min_numbers": 3, "max_numbers": 4, "min_value": 1000, "max_value": 10000}
-    assert hard["sokoban"] == {"min_w": 10, "max_w": 15, "min_h": 10, "max_h": 15}

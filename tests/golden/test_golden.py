@@ -17,7 +17,7 @@ from reasoning_gym_environment import run as run_module
 from reasoning_gym_environment import runtime
 from reasoning_gym_environment.runtime import Runtime
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 
 from . import record
 

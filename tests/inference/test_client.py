@@ -107,12 +107,6 @@ async def test_a_completion_that_a_trainer_cannot_use_is_invalid_and_costs_no_ot
     assert (read.text, read.invalid_reason) == (first.text, None), "an evaluation reads the text"
 
 
-@pytest.mark.parametrize(("reason", "split"), [("abort", "train"), (None, "train"), ("abort", "eval")])
-async def test_a_completion_that_was_broken_off_is_not_used(byte_tokenizer: Any, reason: Any, split: str) -> None:
-    with pytest.raises(InferenceError, match="finish reason"):
-        await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
-
-
 REFUSAL = RequestRefusedError("400", advice="tool_choice is required")
 Event = tuple[float, str | None]
 """Seconds to wait, then the question that is refused. None stands for a question that is answered."""
@@ -246,24 +240,6 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
     async with servers.pool.turn("train"):
         assert await servers.ask() == 0, "it works again, with all its room"
     assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
-
-
-@pytest.mark.parametrize("is_answered", [True, False])
-async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
-    servers = Servers(50)
-    async with contextlib.AsyncExitStack() as hanging:
-        for _ in range(UNAVAILABLE_AFTER):
-            hanging.enter_context(contextlib.suppress(InferenceError))
-            await hanging.enter_async_context(servers.pool.turn("train"))
-            hanging.callback(_no_answer)
-        servers.now += 5.0
-        if is_answered:
-            await servers.ask()
-    assert (servers.pool.unavailable_since() is None) is is_answered
-
-
-def _no_answer() -> None:
-    raise InferenceError("no answer in time")
 
 
 def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:

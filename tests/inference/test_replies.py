@@ -20,11 +20,10 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import RequestParameters
-from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, ServerPool
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
 from reasoning_gym_environment.inference.servers import CUT_OFF, RawCompletion, ServerAdapter
 from reasoning_gym_environment.records import Completion
-from testing.fake_server import QUICK, FakeServer
+from testing.fake_server import QUICK
 from tests.inference.test_servers import EXCHANGES, NOT_FOUND, adapter, says
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "q", [113])
@@ -174,22 +173,6 @@ async def test_a_lora_adapter_has_the_context_of_its_parent(models: Any, length:
     assert server.context_length == (None if length is None else length - server.margin)
 
 
-async def test_a_server_that_refuses_requests_rests_until_it_answers_one() -> None:
-    clock = 100.0
-    pool = ServerPool([FakeServer(None)], QUICK, jitter=Random(0), clock=lambda: clock)
-    for _ in range(UNAVAILABLE_AFTER):
-        with pytest.raises(RequestRefusedError):
-            async with pool.turn("eval"):
-                clock += 0.001
-                raise RequestRefusedError("400")
-    [state] = pool.states
-    assert not state.is_free and pool.unavailable_since() is not None
-    clock += 1.0
-    async with pool.turn("train"):
-        clock += 1.0
-    assert state.is_free and pool.unavailable_since() is None
-
-
 PAGE = (200, "<html><h1>Welcome to the gateway</h1></html>")
 STOCK = EXCHANGES["vllm"]["reply"]
 ATROPOS = EXCHANGES["vllm of Atropos"]["reply"]
@@ -279,13 +262,6 @@ def test_the_text_of_the_same_tokenizer_may_differ_in_special_tokens_blanks_and_
         (ids[:-1], TEXT[:-1]),
     ]:
         assert compared(byte_tokenizer, given, reported), reported
-
-
-def test_the_ids_of_another_tokenizer_are_recognised(byte_tokenizer: Any) -> None:
-    ids = list(TEXT.encode())
-    for given in (shifted(ids), ids[::-1], [token + 5000 for token in ids], [None] * 100):
-        with pytest.raises(EnvironmentSetupError, match="is not the tokenizer of the model"):
-            compared(byte_tokenizer, given, TEXT)
 
 
 def test_a_short_completion_of_tags_decides_nothing(byte_tokenizer: Any) -> None:

@@ -17,7 +17,7 @@ from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Task
 from reasoning_gym_environment.sampling.seeds import is_held_out
 from testing import level_student
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.support import PATIENCE_S, child_environment
 from testing.wheel import add_tests, fresh_environment, libraries_of
 

@@ -214,15 +214,6 @@ def test_a_task_moves_down_from_a_level_that_gives_no_items_and_climbs_no_more()
     assert subject.stats()["tasks"]["maze"]["adjustments"] >= 4
 
 
-def test_the_lowest_level_stays_although_it_gives_no_items() -> None:
-    subject = curriculum(5)
-    observe(subject, [WRONG])
-    for _ in range(2 * UNMADE_ITEMS):
-        subject.note_unmade("maze", 0)
-        subject.note_unmade("gcd", 0)
-    assert subject.level("maze") == subject.level("gcd") == 0
-
-
 def test_a_task_that_is_not_served_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     subject = curriculum()
     subject.load_state_dict({"tasks": {"gone": {"level": 2}, "maze": {"level": 2}}})

@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker, ItemResult
+from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
 from reasoning_gym_environment.sampling.pending_items import ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -126,20 +126,6 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     assert len(caplog.messages) == 1 and "gcd is broken" in caplog.text
 
 
-async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
-    def too_long(question: str) -> str:
-        if question in (expected[2].question, expected[5].question):
-            raise ValueError("the tokenizer failed")
-        return ""
-
-    expected = await take(item_source(), 9)
-    source = item_source(too_long=too_long, prefetch=2)
-    assert await take(source, 7) == [*expected[:2], *expected[3:5], *expected[6:]]
-    assert source.metrics() == {"train/skipped_error": 2.0}
-    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
-    await source.close()
-
-
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
     source = item_source(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
     with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
@@ -164,29 +150,6 @@ def test_a_damaged_state_is_refused(part: Any, states: list[Any]) -> None:
 
 
 # --- drawing ahead, and what is not done
-
-
-async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_elsewhere() -> None:
-    expected = await take(item_source(), 300)
-    slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
-    source = item_source(generator, prefetch=4)
-    make = source.maker.make_at_first_of
-
-    async def make_later(levels: Any, place: ItemAddress) -> ItemResult:
-        if place.index in slow:
-            await release.wait()
-        return await make(levels, place)
-
-    source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
-    source.may_overtake = True
-    drawn = await take(source, 200)
-    assert [problem.index for problem in drawn] == [index for index in range(207) if index not in slow]
-    assert len(generator.calls) <= 204, "the stream draws more items ahead than it needs to replace the overtaken items"
-    assert slow <= {plan[0] for plan in source.state_dict()["pending"]}
-    release.set()
-    drawn += await take(source, 100)
-    assert sorted(drawn, key=lambda problem: problem.index) == expected
-    await source.close()
 
 
 def test_pending_items_of_tasks_no_longer_served_are_dropped_by_name(caplog: pytest.LogCaptureFixture) -> None:

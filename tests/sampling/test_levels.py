@@ -10,7 +10,7 @@ import pytest
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import UNMADE_ITEMS, Curriculum, GroupResult
-from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED
 from reasoning_gym_environment.sampling.levels import OFTEN, LevelCounts
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -50,26 +50,6 @@ async def test_a_level_whose_items_are_often_replaced_is_reported_once(caplog: p
     [message] = caplog.messages
     expected = f"{OFTEN} of {OFTEN} items of level 2 of gcd came from an easier level (prompt_too_long): it is long."
     assert message.startswith(expected)
-
-
-def test_a_level_that_is_seldom_late_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    counts = LevelCounts()
-    for item in range(1000):
-        counts.made("gcd", 3)
-        if item % 30 == 29:
-            counts.exceeded("gcd", 3, TIMED_OUT, "too late")
-    assert not caplog.text
-    assert counts.metrics() == {"train/replaced_generation_timed_out": 33.0}
-
-
-async def test_an_item_of_the_lowest_level_is_skipped() -> None:
-    source = item_source(
-        FakeGenerator(), too_long=lambda question: "" if question.startswith("gcd") else "long", **at_level(1)
-    )
-    problems = await take(source, 5)
-    assert {(problem.task, problem.level) for problem in problems} == {("gcd", 1)}
-    assert set(source.skipped) == {"prompt_too_long/chain_sum", "prompt_too_long/spell_backward"}
-    assert source.metrics()["train/replaced_prompt_too_long"] == source.skipped.total()
 
 
 async def test_a_task_leaves_a_level_that_gives_no_items() -> None:

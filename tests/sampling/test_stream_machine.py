@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import selectors
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +29,7 @@ from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.workers.pool import PoolClosedError
+from testing.virtual_time import VirtualLoop
 
 TASKS = ("chain_sum", "gcd", "lcm")
 LEVELS = 4
@@ -37,24 +37,8 @@ SETTLED = 40
 """Turns of the event loop after which nothing moves any more without another event."""
 
 
-class StillClock(selectors.SelectSelector):
-    """A clock that moves only when the event loop would sleep, and then immediately."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "The event loop waits for an event that cannot come."
-        self.now += timeout
-        return super().select(0)
-
-
-class StillLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._still_clock = StillClock()
-        super().__init__(self._still_clock)
-
-    def time(self) -> float:
-        return self._still_clock.now
+class StillLoop(VirtualLoop):
+    """Its clock moves only when the loop would sleep."""
 
     def settle(self) -> None:
         """Run what can run now."""
@@ -176,7 +160,7 @@ class Model:
 class StreamMachine(RuleBasedStateMachine):
     @initialize(options=OPTIONS)
     def begin(self, options: Options) -> None:
-        self.loop = StillLoop()
+        self.loop = StillLoop(noop_cycles=0)
         self.saved: list[Saved] = []
         self.waiter: asyncio.Task[Problem] | None = None
         self.start(options)

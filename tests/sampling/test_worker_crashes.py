@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -77,23 +76,5 @@ def test_an_hour_in_which_all_workers_die_ends_no_run(workers: int, may_overtake
         assert stream.metrics()["train/redrawn_generation_crashed"] > 0
         assert stream.counts.metrics() == {}, "a crash says nothing about the level"
         await stream.close()
-
-    run_virtually(go())
-
-
-def test_an_item_of_which_workers_die_now_and_then_comes_from_an_easier_level() -> None:
-    async def go() -> None:
-        stream = await stream_of(2, lambda job: job.config["level"] == 2 and job.seed % 5 == 0)
-        problems = await take(stream, 300)
-        assert {problem.level for problem in problems} == {1, 2}
-        assert [problem.level == 1 for problem in problems] == [problem.seed % 5 == 0 for problem in problems]
-        # The crashes delay the stream by few seconds.
-        assert now() < 300.0
-        state = json.loads(json.dumps(stream.state_dict()))
-        await stream.close()
-        resumed = await stream_of(2, lambda job: False)
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state
-        await resumed.close()
 
     run_virtually(go())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer
 from testing.support import flags, run, running, wait_for
 
 pytestmark = pytest.mark.slow

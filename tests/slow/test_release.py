@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.cli import COMMANDS
-from testing.inference_server import free_port
-from testing.mock_dialects import ThreadedMockServer
+from testing.inference_server import ThreadedMockServer, free_port
 from testing.support import PATIENCE_S, AddingStudent, running, wait_for
 from testing.wheel import NAME, ROOT, fresh_environment, libraries_of, run
 

@@ -11,7 +11,7 @@ import sys
 
 from transformers import AutoTokenizer
 
-from testing.mock_dialects import MockServer
+from testing.inference_server import MockServer
 from testing.support import AddingStudent
 
 

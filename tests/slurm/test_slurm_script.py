@@ -12,7 +12,6 @@ import re
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +70,6 @@ class Job:
         path = self.run_dir / "trainer" / "batches.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def dumped(self, instance: int) -> list[dict[str, Any]]:
-        """The groups in an instance's dumps. Fails if a line is not complete."""
-        paths = sorted((self.run_dir / "data_dumps" / str(instance)).glob("*.jsonl"))
-        return [json.loads(line) for path in paths for line in path.read_text("utf-8").splitlines()]
-
     def wait(self, condition: Callable[[], Any], what: str) -> None:
         """Wait for the condition. Fails, with the logs, as soon as the job has ended without it."""
 
@@ -126,16 +120,9 @@ class Job:
         limit = int(past_minutes) + 1 + minutes
         self.cluster.run("scontrol", "update", f"JobId={self.number}", f"TimeLimit={limit}")
 
-    def wait_for_batches(self, instances: int, after: int = 0) -> None:
-        """Wait until so many instances are in BATCHES batches each, not counting the first `after` batches."""
-
-        def have_come() -> bool:
-            counts: Counter[int] = Counter()
-            for batch in self.batches()[after:]:
-                counts.update(set(batch["instances"]))
-            return sum(count >= BATCHES for count in counts.values()) >= instances
-
-        self.wait(have_come, f"batches of {instances} instances")
+    def wait_for_batches(self, after: int = 0) -> None:
+        """Wait for BATCHES batches, not counting the first `after` batches."""
+        self.wait(lambda: len(self.batches()) >= after + BATCHES, "batches")
 
     def show(self) -> None:
         """Print all logs, which pytest shows if the test fails."""
@@ -193,10 +180,6 @@ def edit(text: str, values: dict[str, Any]) -> str:
 # --- what is seen of an environment
 
 
-def item_indices(groups: list[dict[str, Any]]) -> set[int]:
-    return {group["index"] for group in groups}
-
-
 def first_index_after_resume(log: str) -> int:
     """The index at which the last start has resumed the item stream. Fails if the last start has not resumed."""
     last_start = log.rpartition("Registered as environment")[2]
@@ -224,41 +207,9 @@ def assert_closed_in_order(job: Job, times: int) -> None:
 # --- the tests
 
 
-def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:
-    job = submit(ENVIRONMENTS=2)
-    job.wait_for_batches(2)
-    job.cluster.run("scontrol", "requeue", job.number)
-    job.wait_until_requeued(restarts=1)
-    job.show()
-    before = [job.dumped(instance) for instance in (0, 1)]
-    batches = len(job.batches())
-
-    job.start_now()
-    job.wait_for_batches(2, after=batches)
-    for instance, groups in enumerate(before):
-        highest = max(item_indices(groups))
-        job.wait(lambda i=instance, n=highest: max(item_indices(job.dumped(i))) > n, "items that are new")
-    steps = [batch["step"] for batch in job.batches()]
-    assert steps == list(range(len(steps))), "The trainer continues after its last step."
-
-    job.cluster.run("scancel", job.number)
-    described = job.wait_until_ended()
-    job.show()
-    assert described["JobState"] == "CANCELLED"
-    assert job.cluster.processes_of_jobs() == {}
-    for instance in (0, 1):
-        log = job.step_log(f"environments-{instance}")
-        assert_closed(log, times=2)
-        first_index = first_index_after_resume(log)
-        after = job.dumped(instance)[len(before[instance]) :]
-        assert first_index > 0
-        assert 0 in item_indices(before[instance])
-        assert 0 not in item_indices(after)
-
-
 def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submit) -> None:
     job = submit(REQUEUE_AT_TIME_LIMIT="yes")
-    job.wait_for_batches(1)
+    job.wait_for_batches()
     job.set_remaining_minutes(3)
     job.wait_until_requeued(restarts=1)
     assert "SIGUSR1: closing" in job.log()
@@ -267,7 +218,7 @@ def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submi
 
     batches = len(job.batches())
     job.start_now()
-    job.wait_for_batches(1, after=batches)
+    job.wait_for_batches(after=batches)
     assert first_index_after_resume(job.step_log("environments-0")) > 0
     job.cluster.run("scancel", "--batch", "--signal=USR2", job.number)
     described = job.wait_until_ended()

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import LIBRARY_QUESTION, FormatFailure, Group, Outcome, Rollout, Score
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
-from reasoning_gym_environment.storage.lines import described, dump_record, group_in, open_groups
+from reasoning_gym_environment.storage.lines import described, dump_record, group_in
 
 
 def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion: Any) -> None:
@@ -89,22 +88,3 @@ def test_a_line_that_holds_no_group_is_refused(changed: dict[str, Any]) -> None:
     assert group_in({**record, "rollouts": [{**rollout, "conversation": CONVERSATION, "score": 1, "native_score": 1}]})
     with pytest.raises(BrokenLineError, match="no group"):
         group_in({**record, **changed} if "rollouts" in changed else record)
-
-
-def test_a_file_of_groups_is_resumed_only_under_the_same_settings(tmp_path: Path, make_group: Any) -> None:
-    path = tmp_path / "groups.jsonl"
-    settings = {"seed": 1918, "group_size": 2}
-    groups = open_groups(path, settings, is_resumed=True)
-    for index, scores in enumerate(([0.0, 1.0], [0.5, 0.0])):
-        group = make_group(scores, index=index)
-        groups.append({"scores": scores, **described(group, "0.1.25", settings)})
-    groups.close()
-    before = path.read_bytes()
-    resumed = open_groups(path, settings, is_resumed=True)
-    found = {group.index: (group.task, group.credits) for group in resumed.done.values()}
-    task = make_group([0.0]).problem.task
-    assert found == {0: (task, (0.0, 1.0)), 1: (task, (0.5, 0.0))}
-    resumed.close()
-    with pytest.raises(EnvironmentSetupError, match=r"seed 1918 \(now 7\)\. Set env.data_path_to_save_groups"):
-        open_groups(path, {**settings, "seed": 7}, is_resumed=True)
-    assert path.read_bytes() == before

@@ -31,10 +31,6 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/facts/levels.py"
 SOME = ["acre", "caesar_cipher", "chain_sum", "knight_swap", "power_function", "spell_backward", "survo", "tsumego"]
 
 
-def item(task: str, level: Level, seed: int = 5) -> dict[str, Any]:
-    return library.create_dataset(task, seed=seed, size=1, **level.config)[0]
-
-
 @pytest.mark.parametrize("tasks", [SOME, pytest.param(TASKS, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_ladders_are_whole(tasks: list[str]) -> None:
     ladders = {task: build_ladder(task) for task in tasks}
@@ -110,12 +106,6 @@ def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> No
     assert medians[-1] > medians[0], medians
 
 
-def test_the_ranges_of_a_level_hold_this_level_only() -> None:
-    ladder = build_ladder("chain_sum")
-    terms = [(level.config["min_terms"], level.config["max_terms"]) for level in ladder.levels]
-    assert terms[:3] == [(2, 2), (3, 3), (4, 4)]
-
-
 def test_unusable_levels_are_left_out_by_name() -> None:
     for task, missing, reason in (
         ("caesar_cipher", [2, 3], "rotation must be in range"),
@@ -140,23 +130,6 @@ def test_a_task_whose_levels_all_have_a_constant_answer_keeps_them_and_says_so()
 
 
 # --- where a curriculum does not suffice ---
-
-
-def test_a_task_without_enough_levels_of_their_own_ranges_gets_cumulative_ranges() -> None:
-    levels = build_ladder("puzzle24").levels
-    assert [(level.config["min_value"], level.config["max_value"]) for level in levels] == [(1, 8), (1, 9), (1, 10)]
-
-
-def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() -> None:
-    [level] = build_ladder("knight_swap").levels
-    assert (level.config["min_steps"], level.config["max_steps"]) == (14, 20)
-    assert item("knight_swap", level)["metadata"]["source_dataset"] == "knight_swap"
-
-
-def test_a_task_without_a_curriculum_has_one_level() -> None:
-    for task in ("acre", "gsm_symbolic", "list_functions"):
-        [level] = build_ladder(task).levels
-        assert item(task, level)["question"]
 
 
 # --- overrides ---

@@ -222,18 +222,6 @@ def test_honest_runs_set_off_no_alarm(honest: Student, run: Run, caplog: pytest.
     assert caplog.messages == []
 
 
-def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_an_alarm(
-    make_problem: Any, make_completion: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = 0
-    for seed in range(20):
-        random = Random(seed)
-        run = Run(make_problem, make_completion, monkeypatch)
-        run.see_all(lambda _: [Reply("True", float(random.random() < 0.5)) for _ in range(2)], tasks=1)  # noqa: B023
-        named += bool(run.begun)
-    assert named <= 1
-
-
 # --- alarms begin and end
 
 
@@ -307,13 +295,6 @@ class AlarmMachine(RuleBasedStateMachine):
 
 AlarmMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 TestAlarm = AlarmMachine.TestCase
-
-
-def test_a_run_that_starts_no_group_says_what_it_waits_for(run: Run) -> None:
-    run.time = 120.0
-    assert nothing_sent(run.window, "the next item", is_stalled=False) is None
-    expected = Sign("The trainer got no group for 2 min. The run waits for the next item.")
-    assert nothing_sent(run.window, "the next item", is_stalled=True) == expected
 
 
 def test_code_that_only_scores_completions_has_the_alarms_about_completions(

@@ -93,18 +93,6 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     await dumps.close()
 
 
-async def test_the_name_of_a_full_file_that_was_moved_away_is_not_used_again(tmp_path: Path, add: Any) -> None:
-    folder = tmp_path / "dumps"
-    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
-    await add(dumps, 0, 1)
-    (folder / NAME.format(0)).rename(tmp_path / "elsewhere")
-    resumed = RolloutDumps(folder, "other", "0.1.25", kinds=[ROLLOUTS])
-    resumed.load_state_dict(dumps.state_dict())
-    await add(resumed, 2)
-    await resumed.close()
-    assert indices(folder) == {NAME.format(1): [2]}
-
-
 async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

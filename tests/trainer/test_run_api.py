@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import serve_loop
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
@@ -281,27 +280,6 @@ async def test_groups_carry_the_temperature_of_training_unless_a_subclass_sets_a
     ]
 
 
-async def test_groups_wait_until_the_api_takes_them(api: FakeApi) -> None:
-    session, _ = process(api)
-    api.status = 502
-    waiting = [asyncio.ensure_future(session.put(GROUP, 0)) for _ in range(3)]
-    await until(lambda: api.posts > 6)
-    assert session.metrics()["api/groups_in_delivery"] == 3.0
-    api.status = 200
-    assert await asyncio.gather(*waiting) == [GroupOutcome.SENT] * 3 == [GroupOutcome.SENT] * len(api.groups)
-    assert session.metrics()["api/groups_in_delivery"] == 0.0
-
-
-async def test_no_group_is_sent_before_groups_may_be_sent(api: FakeApi) -> None:
-    session, _ = process(api)
-    session.may_send.clear()
-    waiting = asyncio.ensure_future(session.put(GROUP, 0))
-    await asyncio.sleep(0.01)
-    assert (session.in_delivery, api.posts, api.lookups) == (1, 0, 0)
-    session.may_send.set()
-    assert await waiting is GroupOutcome.SENT
-
-
 async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> None:
     session, _ = process(api)
     settled: list[GroupOutcome] = []
@@ -385,23 +363,6 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     assert not env.run.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 
-async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serve_loop, "GRACE_S", 0.01)
-    api.has_trainer = False
-    item = await env.get_next_item()
-    group = await env.score([rollout(item, text) for text in (RIGHT, WRONG) * 2])
-    monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=(group, [])))
-    loop = ServeLoop(env)
-    loop._start(item)
-    await until(lambda: bool(api.lookups))
-    await loop.close()
-    await env.close()
-    assert not api.groups and "1 groups were not graded and handed on within" in caplog.text
-    assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}
-
-
 @pytest.mark.parametrize("path", ["scored_data", "wandb_info"])
 @pytest.mark.parametrize("code", [404, 401, 403, 400, 502])
 async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts(
@@ -417,13 +378,6 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
 
 
 # --- the trainer
-
-
-async def test_the_trainer_is_looked_up_before_each_group(api: FakeApi) -> None:
-    transport = Transport(api.address)
-    for _ in range(3):
-        assert await transport.offer(GROUP)
-    assert (api.lookups, api.posts) == (3, 3)
 
 
 async def test_no_group_is_sent_to_a_process_that_has_no_trainer(api: FakeApi) -> None:

@@ -13,12 +13,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from reasoning_gym_environment.storage import disk_queue
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer.sinks import MOST_WAITING, NOT_WRITTEN, TrainerSink
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
-from testing.process_table import until
 
 
 @pytest.fixture
@@ -61,23 +59,6 @@ async def test_a_disk_that_hangs_stops_nothing(
     await sink.close()
     assert numbers_in(path) == list(range(MOST_WAITING))
     await sink.close()
-
-
-async def test_groups_wait_for_a_disk_that_refuses_them(
-    tmp_path: Path, failures: RepeatedEvents, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
-    folder = tmp_path / "folder"
-    folder.write_text("a file is in the way")
-    sink = sink_of(folder / "groups.jsonl", failures)
-    for number in range(2):
-        await put(sink, number)
-    await until(lambda: "The disk of the groups is unavailable" in caplog.text)
-    folder.unlink()
-    await until(lambda: "The disk of the groups is back" in caplog.text)
-    await sink.close()
-    assert numbers_in(folder / "groups.jsonl") == [0, 1]
-    assert not failures.counts
 
 
 async def test_groups_that_a_disk_has_not_taken_at_the_end_are_reported(

@@ -15,7 +15,6 @@ from reasoning_gym_environment.records import Verdict, VerdictStatus
 from reasoning_gym_environment.workers import grader as grader_module
 from reasoning_gym_environment.workers import pool
 from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, SandboxGrader
-from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from testing.process_table import linux_only
 
 from .conftest import dataset_module, grading
@@ -161,30 +160,3 @@ async def test_a_call_with_slow_answers_delays_no_other_call_for_long(grader: Sa
         await call(f"quick {number}", ["other 1"])
     await slow
     assert ended[-1] == "slow"
-
-
-async def test_a_group_that_has_had_a_turn_waits_for_the_calls_of_the_next_minute_and_not_for_ever() -> None:
-    def place(arrived_s: float, turns: int) -> float:
-        group = grader_module._Group(b"", None, turns=turns)  # type: ignore[arg-type]
-        group._began_s = arrived_s
-        return group.place()
-
-    for turns in range(1, 18):
-        assert place(0.0, turns) < place(0.0, turns + 1), "slow groups take turns among themselves"
-        assert place(59.0, 0) < place(0.0, turns)
-    assert place(0.0, 1) < place(61.0, 0)
-
-
-@pytest.mark.slow
-@linux_only
-async def test_a_call_whose_answer_kills_workers_does_not_cost_the_calls_that_share_its_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)
-    # No kernel layer prevents the kill.
-    async with grading(sandbox="off") as grader:
-        kill = "import os; os.kill(os.getppid(), 9)"
-        calls = [grader.grade(ATTACK_TASK, {}, ENTRY, [answer]) for answer in ("None", kill, RIGHT)]
-        [none], [killed], [right] = await asyncio.gather(*calls)
-        assert (none.value, right.value) == (0.25, 1.0)
-        assert killed.status is VerdictStatus.CRASHED
