@@ -16,11 +16,6 @@ faster affects all of them. The JSON has each run, and the comparison of their m
     memory_mb         of serve and its workers, at the end. Memory that they share counts once
     load              the machine's load average before the run. Times of a busy machine say little
 
---delays makes the answers of run-api late. Use it with an inference server that takes its time (--inference 1): an
-instant server drives run-api to its own limit, and a delay then shows run-api instead of `serve`. With delays, `serve`
-also sends groups with equal rewards, so that every group reaches run-api. `of_undelayed` compares the groups per second
-with those of the smallest delay.
-
 --original names a folder with the script of the environment that this project reimplements. Its `serve` runs in the
 same way. With levels, it falls back to the default configs for most tasks, so its items are easier. Linux only.
 """
@@ -133,7 +128,7 @@ def longest_gap(requests: Path, began: float, ended: float) -> float:
     return max(after - before for before, after in itertools.pairwise(marks))
 
 
-async def one_run(options: argparse.Namespace, mode: str, delay_s: float, folder: Path, name: str) -> dict[str, Any]:
+async def one_run(options: argparse.Namespace, mode: str, folder: Path, name: str) -> dict[str, Any]:
     """Run `serve` once. Returns its figures."""
     is_original = name == "original"
     requests = folder / "requests.txt"
@@ -144,18 +139,15 @@ async def one_run(options: argparse.Namespace, mode: str, delay_s: float, folder
         # With 0, every scored group has a line in one of the two dumps.
         "env.rollout_save_score_threshold": 0.0,
     }
-    if max(options.delays) > 0:
-        settings["env.ensure_scores_are_not_same"] = False
     setup = Setup(
-        student=["benchmarks.run_parts.instant_server", str(options.inference), str(requests)],
+        student=["benchmarks.run_parts.instant_server", str(requests)],
         settings=settings,
         original=options.original if is_original else None,
-        api_delay_s=delay_s,
     )
     counted = (folder, "serve.log", b"Group average score") if is_original else (folder / "dumps", "*.jsonl*", b"\n")
     load = os.getloadavg()[0]
     async with serving(setup, folder) as run:
-        measured = await run.during(measure(run, Counter(*counted), options.groups, f"{name}, {mode}, {delay_s:g} s"))
+        measured = await run.during(measure(run, Counter(*counted), options.groups, f"{name}, {mode}"))
         exit_code = await run.stop()
     warm = measured.warm
     last = measured.last
@@ -164,7 +156,6 @@ async def one_run(options: argparse.Namespace, mode: str, delay_s: float, folder
     found = {
         "environment": name,
         "mode": mode,
-        "run_api_delay_s": delay_s,
         "load": round(load, 1),
         "first_group_s": round(measured.first_group_s, 2),
         "groups_per_s": round(groups / (last.moment - warm.moment), 2),
@@ -211,31 +202,28 @@ def configs_of(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | Non
     }
 
 
-def compared(runs: Sequence[dict[str, Any]], delays: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """For each mode and delay: the medians of both environments, and their relations."""
-    for mode, delay_s in itertools.product(dict.fromkeys(run["mode"] for run in runs), delays):
-        ours = medians(runs, "ours", mode, delay_s)
-        original = medians(runs, "original", mode, delay_s)
-        row: dict[str, Any] = {"mode": mode, "run_api_delay_s": delay_s, "ours": ours}
-        undelayed = medians(runs, "ours", mode, min(delays))
-        row["of_undelayed"] = round(ours["groups_per_s"] / undelayed["groups_per_s"], 3)
+def compared(runs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """For each mode: the medians of both environments, and their relation."""
+    for mode in dict.fromkeys(run["mode"] for run in runs):
+        ours = medians(runs, "ours", mode)
+        original = medians(runs, "original", mode)
+        row: dict[str, Any] = {"mode": mode, "ours": ours}
         if original:
             row["original"] = original
             row["groups_per_s_to_original"] = round(ours["groups_per_s"] / original["groups_per_s"], 2)
         yield row
 
 
-def medians(runs: Sequence[dict[str, Any]], name: str, mode: str, delay_s: float) -> dict[str, float]:
-    wanted = (name, mode, delay_s)
-    chosen = [run for run in runs if (run["environment"], run["mode"], run["run_api_delay_s"]) == wanted]
+def medians(runs: Sequence[dict[str, Any]], name: str, mode: str) -> dict[str, float]:
+    chosen = [run for run in runs if (run["environment"], run["mode"]) == (name, mode)]
     return {what: statistics.median(run[what] for run in chosen) for what in WHATS if chosen and what in chosen[0]}
 
 
 async def all_runs(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     names = ["original", "ours"] if options.original else ["ours"]
     runs = []
-    for turn, mode, delay_s, name in itertools.product(range(options.turns), options.modes, options.delays, names):
-        found = await one_run(options, mode, delay_s, folder / f"{name}-{mode}-{delay_s:g}-{turn}", name)
+    for turn, mode, name in itertools.product(range(options.turns), options.modes, names):
+        found = await one_run(options, mode, folder / f"{name}-{mode}-{turn}", name)
         runs.append(found)
         print(json.dumps(found), file=sys.stderr, flush=True)
     return runs
@@ -247,8 +235,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--modes", nargs="+", choices=MODES, default=list(MODES), help="complexity modes (default: both)"
     )
-    parser.add_argument("--delays", type=float, nargs="+", default=[0.0], help="of run-api, in seconds (default: 0)")
-    parser.add_argument("--inference", type=float, default=0.0, help="seconds for completions (default: 0)")
     parser.add_argument("--turns", type=int, default=1, help="runs of each kind (default: 1)")
     return options_of(parser)
 
@@ -265,8 +251,8 @@ def main() -> None:
         # Some generators print, but standard output is for the report.
         with library.stdout_to_stderr():
             runs = asyncio.run(all_runs(options, folder or Path(temporary) / "runs"))
-    comparison = list(compared(runs, options.delays))
-    report = {"cores": os.cpu_count(), "groups": options.groups, "inference_s": options.inference}
+    comparison = list(compared(runs))
+    report = {"cores": os.cpu_count(), "groups": options.groups}
     print(json.dumps({**report, "compared": comparison, "runs": runs}, indent=1))
 
 

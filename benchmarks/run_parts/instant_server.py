@@ -1,4 +1,4 @@
-"""The mock inference server with guesses for answers: python -m benchmarks.run_parts.instant_server PORT LATENCY FILE
+"""The mock inference server with guesses for answers: python -m benchmarks.run_parts.instant_server PORT FILE
 
 It writes the time of each request to FILE, in seconds of the monotonic clock. Its memory and its work are in
 this process, and so are no part of what is measured.
@@ -30,24 +30,23 @@ def respond(prompt: str) -> str:
 class InstantServer(MockServer):
     """Tokenizes each different reply only once, and writes the time of each request to `times`."""
 
-    def __init__(self, times: IO[str], latency_s: float, *arguments: Any, **options: Any) -> None:
+    def __init__(self, times: IO[str], *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._times, self._latency_s = times, latency_s
+        self._times = times
         self._made = functools.lru_cache(maxsize=1000)(functools.partial(make_generation, self._tokenizer))
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
-        await asyncio.sleep(self._latency_s)
         self._times.write(f"{time.monotonic():.3f}\n")
         texts = [self._respond(asked.prompt.text) for _ in range(asked.n)]
         return [self._made(str(text), asked.max_tokens and min(asked.max_tokens, 1000)) for text in texts]
 
 
-async def serve(port: int, latency_s: float, times: Path) -> None:
-    """Answer each request after `latency_s`, until the process is ended."""
+async def serve(port: int, times: Path) -> None:
+    """Answer each request immediately, until the process is ended."""
     with times.open("w", buffering=1) as file:
-        async with InstantServer(file, latency_s, respond, build_byte_tokenizer(), port=port):
+        async with InstantServer(file, respond, build_byte_tokenizer(), port=port):
             await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(serve(int(sys.argv[1]), Path(sys.argv[2])))

@@ -25,7 +25,6 @@ from tokenizers import pre_tokenizers
 
 from benchmarks.run_parts.trainer import GROUP_SIZE, Trainer
 from testing.byte_tokenizer import build_byte_tokenizer
-from testing.delaying_proxy import DelayingProxy
 from testing.inference_server import free_port
 from testing.processes import fail_if_it_ends, running, stop
 
@@ -60,9 +59,6 @@ class Setup:
 
     original: Path | None = None
     """A folder with the original's reasoning_gym_environment.py, to run the original instead of this project."""
-
-    api_delay_s: float = 0.0
-    """How late the answers of run-api arrive."""
 
     groups_per_batch: int = 128
     max_tokens: int = 8192
@@ -126,12 +122,12 @@ async def serving(setup: Setup, folder: Path) -> AsyncIterator[Serving]:
         await start("run-api", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port", str(api_port))
         module, *arguments = setup.student
         await start("student", module, str(student_port), *arguments)
-        proxy = await stack.enter_async_context(DelayingProxy(api_port, setup.api_delay_s))
-        trainer = Trainer(f"http://127.0.0.1:{api_port}", folder, setup.groups_per_batch, setup.max_tokens)
+        api = f"http://127.0.0.1:{api_port}"
+        trainer = Trainer(api, folder, setup.groups_per_batch, setup.max_tokens)
         await stack.enter_async_context(trainer)
         await trainer.register()
         watchers.append(asyncio.create_task(trainer.run()))
-        settings = _settings(setup, proxy.url, f"http://127.0.0.1:{student_port}/v1", tokenizer, folder)
+        settings = _settings(setup, api, f"http://127.0.0.1:{student_port}/v1", tokenizer, folder)
         run = Serving(await start("serve", *_command(setup, settings, folder)), trainer, watchers)
         try:
             yield run
