@@ -33,12 +33,16 @@ class SimulatedApi:
         trainer_step_s: float,
         checkpoint_dir: str = "",
         checkpoint_interval: int = -1,
+        max_token_len: int = -1,
+        num_steps: int = 10**9,
     ) -> None:
         self.latency = latency
         self.batch_size = batch_size
         self.trainer_step_s = trainer_step_s
         self.checkpoint_dir = checkpoint_dir
         self.checkpoint_interval = checkpoint_interval
+        self.max_token_len = max_token_len
+        self._num_steps = num_steps
         self.is_up = True
         self.has_trainer = False
         self.gateway_code: int | None = None
@@ -87,11 +91,11 @@ class SimulatedApi:
             wandb_group="group",
             wandb_project="project",
             batch_size=self.batch_size,
-            max_token_len=-1,
+            max_token_len=self.max_token_len,
             checkpoint_dir=self.checkpoint_dir,
             save_checkpoint_interval=self.checkpoint_interval,
             starting_step=max(0, self._last_step - steps_back),
-            num_steps=10**9,
+            num_steps=self._num_steps,
         )
         called(run_api.register(registration))
         called(run_api.get_batch())
@@ -112,7 +116,10 @@ class SimulatedApi:
 
     @step.setter
     def step(self, step: int) -> None:
-        run_api.app.state.status_dict["step"] = step
+        """Before the trainer registers, this is the step at which it will register."""
+        self._last_step = step
+        if hasattr(run_api.app.state, "status_dict"):
+            run_api.app.state.status_dict["step"] = step
 
     @property
     def queue(self) -> list[dict[str, Any]]:

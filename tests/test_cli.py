@@ -278,7 +278,8 @@ def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_says_so_in_one_line_and_leaves_neither_files_nor_processes(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -83,12 +83,10 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
             replies.release()
 
     server = MockServer(respond, byte_tokenizer)
-    api = FakeApi()
+    api = FakeApi(batch_size=10_000, max_token_len=-1, checkpoint_dir=str(tmp_path), checkpoint_interval=5)
     api.takes = GROUPS
-    api.checkpoints = (str(tmp_path), 5)
-    api.info = {"batch_size": 10_000, "max_token_len": -1}
     await server.start()
-    await api.start()
+    await api.listen()
     env = make_real_env(
         server.base_url,
         rollout_server_url=api.address,
@@ -120,7 +118,7 @@ async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         await server.close()
-        await api.stop()
+        await api.close()
     gc.collect()
     await asyncio.sleep(0)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]

@@ -25,12 +25,10 @@ def server(byte_tokenizer: Any) -> Iterator[ThreadedMockServer]:
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[FakeApi]:
-    api = FakeApi()
-    api.checkpoints = (str(tmp_path / "checkpoints"), 1)
-    api.info = {"batch_size": 16, "max_token_len": -1}
-    await api.start()
+    api = FakeApi(checkpoint_dir=str(tmp_path / "checkpoints"), checkpoint_interval=1, max_token_len=-1)
+    await api.listen()
     yield api
-    await api.stop()
+    await api.close()
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from . import record
 
 RECORDED = Path(__file__).parent / "recorded"
 FEW = 20
-"""So many draws show most changes. They are cheap without real workers, which only the mode `none` needs: some of its
-tasks need the fixed hash seed of the workers. All draws reach the levels and tasks that come late."""
+"""So many draws show most changes. They are made without workers, so not in the mode `none`: some of its tasks need the
+fixed hash seed of the workers. All draws reach the levels and tasks that come late."""
 
 
 def recorded(mode: str) -> tuple[list[Any], list[list[Any]]]:
@@ -54,8 +54,11 @@ def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "SandboxGrader", partial(SandboxGrader, timeout_s=30.0))
 
 
-@pytest.mark.parametrize("draws", [FEW, pytest.param(record.DRAWS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", record.MODES)
+@pytest.mark.parametrize(
+    ("mode", "draws"),
+    [("random", FEW), ("curriculum", FEW)]
+    + [pytest.param(mode, record.DRAWS, marks=pytest.mark.slow) for mode in record.MODES],
+)
 async def test_items_prompts_scores_and_groups_are_those_recorded(
     mode: str,
     draws: int,
@@ -64,7 +67,7 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    if draws == FEW and mode != "none":
+    if draws == FEW:
         request.getfixturevalue("in_process_workers")
     student = record.Student()
     with ThreadedMockServer(student, byte_tokenizer) as server:

@@ -84,8 +84,8 @@ def moves_of(subject: Curriculum) -> int:
 
 
 @pytest.mark.parametrize("size", [2, 8])
-@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
-@pytest.mark.parametrize("target", [0.5, 0.7, 0.8])
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+@pytest.mark.parametrize("target", [0.5, 0.8])
 def test_chance_moves_a_task_at_its_target_less_than_once_in_a_hundred_groups(
     target: float, correlation: float, size: int
 ) -> None:
@@ -100,7 +100,7 @@ def test_chance_moves_a_task_at_its_target_less_than_once_in_a_hundred_groups(
     assert moves <= runs * length / 100
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
 def test_the_sequential_test_keeps_its_guarantee_at_any_target(correlation: float) -> None:
     """Twice in 500 groups at most in expectation. The mean of 60 runs may be half as much above that."""
     rng = Random(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import math
@@ -37,9 +38,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
     api = FakeApi()
-    await api.start()
+    await api.listen()
     yield api
-    await api.stop()
+    await api.close()
 
 
 def process(
@@ -62,13 +63,14 @@ def process(
 
 
 async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
-    api.has_trainer, api.step = False, 4
+    api.start()
+    api.step = 4
     caplog.set_level("INFO")
     session, run = process(api)
     registering = asyncio.create_task(session.register())
     await until(lambda: "Waiting for a trainer: none has registered with the run-api at http://" in caplog.text)
     assert not registering.done()
-    api.has_trainer = True
+    api.register_trainer()
     await registering
     assert (run.env_id, run.step, run.metrics_prefix) == (2, 4, "reasoning_gym_0")
     assert "unavailable" not in caplog.text
@@ -79,48 +81,48 @@ async def test_an_answer_of_another_program_is_no_registration(
     api: FakeApi, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, run = process(api)
-    api.failures, api.failure, api.text = 1, 200, answer
+    api.failures, api.text = iter([200]), answer
     await session.register()
     assert run.env_id == 2
     assert "has no valid wandb_name" in caplog.text or "does not answer like run-api" in caplog.text
-    api.failures = 1
+    api.failures = iter([200])
     await session.take_over_limits()
     assert run.batch_size == 16
 
 
 async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_busy_api_is_not(api: FakeApi) -> None:
     session, run = process(api)
-    api.failures, api.failure = 1, 422
+    api.failures = iter([422])
     with pytest.raises(EnvironmentSetupError, match=r"refuses this environment: it answers 422: .*weight: Field"):
         await session.register()
     for code in (429, 408, 503):
-        api.failures, api.failure, run.env_id = 2, code, None
+        api.failures, run.env_id = iter([code] * 2), None
         await session.register()
     # Once registered, it may meet a gateway whose API is being restarted.
     number = run.env_id
-    api.failures, api.failure = 2, 404
+    api.failures = iter([404] * 2)
     await session.status()
     assert run.env_id == number, "the gateway has refused the requests, and the API still knows this environment"
     await session.close()
-    assert api.signed_off == [number]
+    assert api.disconnected == [number]
 
 
 @pytest.mark.parametrize("code", [404, 401, 405])
 async def test_another_program_that_refuses_the_registration_ends_the_run_and_a_gateway_does_not(
     code: int, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.failures, api.failure = 4, code
+    api.failures = iter([code] * 4)
     session, run = process(api)
     await session.register()
     assert run.env_id == 2
     monkeypatch.setattr(module, "REFUSED_S", 0.1)
-    api.failures = 10**9
+    api.failures = itertools.repeat(code)
     with pytest.raises(EnvironmentSetupError, match=f"/register-env refuses this environment: it answers {code}"):
         await process(api)[0].register()
     # An environment that has registered before waits.
     again = asyncio.create_task(session.status())
     await asyncio.sleep(0.3)
-    api.failures = 0
+    api.failures = iter(())
     await again
     await session.close()
 
@@ -131,13 +133,13 @@ async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi, caplog
     await session.take_over_limits()
     assert (run.total_steps, run.batch_size, run.max_token_len) == (9, 16, 500)
     assert not caplog.messages
-    api.info = {"batch_size": 18, "max_token_len": -1}
+    api.change(batchsize=18, max_token_len=-1)
     await session.take_over_limits()
     assert "The trainer's batch of 18 is no multiple of env.group_size, 4" in caplog.text
-    api.info = {"batch_size": 3, "max_token_len": -1}
+    api.change(batchsize=3)
     with pytest.raises(EnvironmentSetupError, match=r"A group of 4 does not fit the trainer's batch of 3"):
         await session.take_over_limits()
-    api.num_steps = -1
+    api.change(num_steps=-1)
     with pytest.raises(EnvironmentSetupError, match=r"Neither env\.total_steps nor the trainer"):
         await process(api, total_steps=-1)[0].register()
 
@@ -146,11 +148,11 @@ async def test_a_status_that_fails_is_asked_again_and_is_no_restart(api: FakeApi
     session, run = process(api)
     await session.register()
     number = run.env_id
-    api.failures, api.errors = 10, 3
+    api.failures = iter([503] * 10 + [500] * 3)
     assert (await session.status())["current_step"] == 0
     for line in ("The trajectory API is unavailable", "The trajectory API is back"):
         assert caplog.text.count(line) == 1
-    assert (run.env_id, api.environments, api.signed_off) == (number, ["reasoning_gym"], [])
+    assert (run.env_id, api.names, api.disconnected) == (number, ["reasoning_gym"], [])
 
 
 @pytest.mark.parametrize(
@@ -182,8 +184,10 @@ async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi) -> N
     session, run = process(api)
     await session.register()
     run.step = 7
-    api.forget()
-    api.step, api.info = 3, {"batch_size": 16, "max_token_len": 400}
+    api.start()
+    api.step = 3
+    api.register_trainer()
+    api.change(max_token_len=400)
     await session.status()
     assert (run.env_id, run.step, run.max_token_len, run.repeated_steps) == (3, 3, 400, 4)
     # A trainer that goes back although its API was not restarted.
@@ -244,7 +248,7 @@ async def test_a_number_that_a_busy_api_did_not_sign_off_remains_for_the_next_st
         await session.close()
         assert run.env_id == 2
     await session.close()
-    assert (run.env_id, api.signed_off) == (None, [2])
+    assert (run.env_id, api.disconnected) == (None, [2])
 
 
 # --- groups on their way
@@ -257,9 +261,9 @@ async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began(
     session, _ = process(api, step=7)
     settled: list[GroupOutcome] = []
     settled.append(await session.put({**GROUP, "generation_params": {"seed": 5}}, 5))
-    api.status = 422
+    api.refused = {"/scored_data": 422}
     settled.append(await session.put(GROUP, None))
-    api.status = 200
+    api.refused = {}
     settled.append(await session.put({**GROUP, "generation_params": None}, None))
     assert settled == [GroupOutcome.SENT, GroupOutcome.SEND_FAILED, GroupOutcome.SENT]
     assert [group["generation_params"] for group in api.groups] == [
@@ -322,14 +326,14 @@ async def test_a_group_is_stale_after_too_many_steps_of_the_trainer_that_is_ther
     limit: int, goes_back_to: int, steps: int, is_dropped: bool, api: FakeApi
 ) -> None:
     session, run = process(api, max_staleness_steps=limit, step=10)
-    api.status = 502
+    api.refused = {"/scored_data": 502}
     task = asyncio.ensure_future(session.put(GROUP, None))
     await until(lambda: api.posts > 0)
     # Below 10 if it is restarted from its last checkpoint.
     run.step, posts = goes_back_to, api.posts
     await until(lambda: api.posts > posts + 1)
     run.step += steps
-    api.status = 502 if is_dropped else 200
+    api.refused = {"/scored_data": 502} if is_dropped else {}
     assert await task is (GroupOutcome.STALE if is_dropped else GroupOutcome.SENT)
 
 
@@ -342,17 +346,16 @@ async def env(ready_env: ReadyEnv, api: FakeApi) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status", "change"),
+    ("outcome", "change"),
     [
-        *[("sent", 200, {}), ("send_failed", 422, {}), ("equal_scores", 200, {"scores": [0.5] * 4})],
-        *[("dropped", 200, {"tokens": [[1]] * 5}), ("too_long", 200, {"tokens": [[1] * 600] * 4})],
-        ("dropped", 200, {"masks": None}),
+        *[("sent", {}), ("send_failed", {}), ("equal_scores", {"scores": [0.5] * 4})],
+        *[("dropped", {"tokens": [[1]] * 5}), ("too_long", {"tokens": [[1] * 600] * 4}), ("dropped", {"masks": None})],
     ],
 )
 async def test_a_group_s_outcome_is_counted_and_its_item_done(
-    outcome: str, status: int, change: dict[str, Any], env: ReasoningGymEnv, api: FakeApi, monkeypatch: Any
+    outcome: str, change: dict[str, Any], env: ReasoningGymEnv, api: FakeApi, monkeypatch: Any
 ) -> None:
-    api.status = status
+    api.refused = {"/scored_data": 422} if outcome == "send_failed" else {}
     item = await env.get_next_item()
     group: Any = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
     assert len(env.run.stream.ledger.handed_out) == 1
@@ -363,7 +366,7 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     assert not env.run.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 
-@pytest.mark.parametrize("path", ["scored_data", "wandb_info"])
+@pytest.mark.parametrize("path", ["/scored_data", "/wandb_info"])
 @pytest.mark.parametrize("code", [404, 401, 403, 400, 502])
 async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts(
     path: str, code: int, api: FakeApi
@@ -382,8 +385,8 @@ async def test_groups_survive_a_gateway_that_refuses_them_while_its_api_restarts
 
 async def test_no_group_is_sent_to_a_process_that_has_no_trainer(api: FakeApi) -> None:
     transport = Transport(api.address)
-    api.has_trainer = False
+    api.start()
     assert not await transport.offer(GROUP)
     assert api.posts == 0
-    api.has_trainer = True
+    api.register_trainer()
     assert await transport.offer(GROUP)
