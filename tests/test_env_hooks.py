@@ -93,6 +93,14 @@ async def test_training_goes_on_without_wandb(
     assert caplog.text.count("reset by peer") == 1
 
 
+async def test_repeated_events_are_summed_up_at_the_end(ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture) -> None:
+    env = await ready_env()
+    for _ in range(2):
+        env.inference.events.note("requests_failed", "requests failed", "no route")
+    await env.close()
+    assert "Requests failed: 2 times so far; last: no route" in caplog.text
+
+
 async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:
     env = make_env()
     assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])

@@ -317,6 +317,22 @@ async def test_groups_wait_for_a_disk_that_is_full_or_hangs_and_no_further_group
     assert caplog.text.count("The disk of the groups is back") == 1
 
 
+async def test_a_run_that_is_stopped_while_the_disk_takes_no_groups_ends_and_counts_them(
+    process: Any, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    inference = FakeInference()
+    run = process(inference, 30, 4)
+    disk.error = FULL
+    running = asyncio.ensure_future(run.run())
+    await until(lambda: "The disk of the groups is unavailable" in caplog.text)
+    await until(lambda: inference.asked == 4 and not inference.running)
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=60)
+    assert done and running.cancelled()
+    assert "4 groups that had their completions were not written" in caplog.text
+    assert run.env.run.telemetry.outcomes.metrics()["groups/cancelled"] == 4.0
+
+
 async def test_the_plan_says_how_many_requests_and_tokens_will_follow(
     tmp_path: Path, process: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

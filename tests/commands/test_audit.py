@@ -157,6 +157,19 @@ def test_the_faults_of_a_level_follow_from_its_measures() -> None:
     assert verdicts(made=0, key=None) == ["missing-items"]
 
 
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_closed_pipe_costs_no_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(audit, "print_table", closed)
+    target = tmp_path / "audit.json"
+    with pytest.raises(BrokenPipeError):
+        main(["--tasks", "chain_sum,gcd", "--exclude", "gc*", "--per-level", "1", "--json", str(target)])
+    [result] = json.loads(target.read_text())["tasks"]
+    assert result["verdict"] == "sound"
+
+
 def test_mistakes_are_refused_before_anything_is_measured() -> None:
     for arguments, message in (
         (["--tasks", "chain_summ"], "Did you mean chain_sum"),

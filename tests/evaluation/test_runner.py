@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 from collections.abc import Callable
@@ -21,7 +22,10 @@ from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.prompts import RequestParameters, as_dicts, build_messages
 from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
+from reasoning_gym_environment.storage import disk_queue
+from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.files import EVALUATION_SETTINGS
+from testing.process_table import until
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
 
@@ -150,6 +154,31 @@ async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run
     with AnswerLog(str(tmp_path), IDENTITY) as answers:
         assert await run(evaluator(inference, completions=2), "abcd", answers) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
+
+
+async def test_answers_wait_for_a_full_disk_and_no_further_question_is_asked(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
+    is_full = True
+    append = AppendLog.append
+
+    def take(log: AppendLog, record: dict[str, Any]) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(log, record)
+
+    monkeypatch.setattr(AppendLog, "append", take)
+    inference = FakeInference()
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        running = asyncio.ensure_future(run(evaluator(inference, completions=2, concurrency=3), "abcd", answers))
+        await until(lambda: "The disk of the answers is unavailable" in caplog.text)
+        await until(lambda: len(inference.samplings) == 3)
+        is_full = False
+        assert len(await running) == 8
+    assert caplog.text.count("The disk of the answers is unavailable") == 1
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        assert len(answers.finished) == 8
 
 
 # --- what is on disk: only answers of the same evaluation are resumed

@@ -20,10 +20,11 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import RequestParameters
+from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, ServerPool
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, VllmAdapter
 from reasoning_gym_environment.inference.servers import CUT_OFF, RawCompletion, ServerAdapter
 from reasoning_gym_environment.records import Completion
-from testing.fake_server import QUICK
+from testing.fake_server import QUICK, FakeServer
 from tests.inference.test_servers import EXCHANGES, NOT_FOUND, adapter, says
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "q", [113])
@@ -171,6 +172,22 @@ async def test_a_lora_adapter_has_the_context_of_its_parent(models: Any, length:
     server = adapter(VllmAdapter, {}, models=models)
     await server.find_context()
     assert server.context_length == (None if length is None else length - server.margin)
+
+
+async def test_a_server_that_refuses_requests_rests_until_it_answers_one() -> None:
+    clock = 100.0
+    pool = ServerPool([FakeServer(None)], QUICK, jitter=Random(0), clock=lambda: clock)
+    for _ in range(UNAVAILABLE_AFTER):
+        with pytest.raises(RequestRefusedError):
+            async with pool.turn("eval"):
+                clock += 0.001
+                raise RequestRefusedError("400")
+    [state] = pool.states
+    assert not state.is_free and pool.unavailable_since() is not None
+    clock += 1.0
+    async with pool.turn("train"):
+        clock += 1.0
+    assert state.is_free and pool.unavailable_since() is None
 
 
 PAGE = (200, "<html><h1>Welcome to the gateway</h1></html>")
