@@ -22,7 +22,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
-from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
+from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from testing.in_process import InProcessGenerator, InProcessGrader
 
 # Items with tuples, with keys that are no texts, and without an answer.
@@ -74,18 +74,25 @@ def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """A folder of each format and split, from the same items."""
+def in_process() -> Iterator[pytest.MonkeyPatch]:
+    """Items are made and graded in this process."""
     from reasoning_gym_environment import runtime
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
+        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, in_process: pytest.MonkeyPatch) -> dict[tuple[str, str], Path]:
+    """A folder of each format and split, from the same items."""
     made = {}
     chosen: dict[str, tuple[str, ...]] = {
         "train": ("items", "--count", str(ITEMS), "--complexity", "none"),
         "eval": ("held-out", "--per-task", "1"),
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
-        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+    with in_process.context() as patch:
         for name in ("_training", "_held_out"):
             patch.setattr(items_module, name, once(getattr(items_module, name)))
         for name, split in CASES:
@@ -100,9 +107,8 @@ def rows(folders: dict[tuple[str, str], Path]) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def tasks() -> Iterator[Tasks]:
-    """Real workers, because the answers are hostile."""
-    with Tasks(TASKS, num_generation_workers=1, num_scoring_workers=1) as made:
+def tasks(in_process: pytest.MonkeyPatch) -> Iterator[Tasks]:
+    with Tasks(TASKS) as made:
         yield made
 
 
@@ -117,10 +123,7 @@ def test_all_formats_have_the_same_questions_and_recipes(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_row_is_held_out_or_not_and_grades_its_own_right_answer_as_1_and_no_hostile_answer(
-    split: str, rows: Rows, tasks: Tasks, tmp_path: Path
-) -> None:
-    marker = tmp_path / "touched"
+def test_a_row_is_held_out_or_not_and_grades_its_own_right_answer_as_1(split: str, rows: Rows, tasks: Tasks) -> None:
     answers = [row["answer"] for row in rows["hf", split]]
     recipes = [recipe_of("hf", row) for row in rows["hf", split]]
     expected = {"train": ITEMS, "eval": len(TASKS.split(","))}
@@ -131,10 +134,6 @@ def test_a_row_is_held_out_or_not_and_grades_its_own_right_answer_as_1_and_no_ho
         [grade] = tasks.grade(recipe, [f"<think>so</think><answer>{answer}</answer>"])
         assert grade.reward == (0.0 if answer is None else 1.0), (recipe, grade)
         assert (answer is None) == (recipe["task"] == WITHOUT_ANSWER)
-    for attack in ("shell", "power tower"):
-        text = f"<answer>{HOSTILE_ANSWERS[attack].replace('<marker>', str(marker))}</answer>"
-        assert not any(tasks.grade(recipe, [text])[0].reward for recipe in recipes)
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize("name", ITEM_FORMATS)
