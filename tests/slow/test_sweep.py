@@ -1,4 +1,4 @@
-"""Every level of every task, end to end: its items are made in time and their right answers get full credit."""
+"""Three levels of every task, end to end: its items are made in time and their right answers get full credit."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ async def first_item(generator: ProcessGenerator, task: str, level: Level) -> di
 
 
 @pytest.mark.parametrize("task", TASKS)
-async def test_every_level_gives_items_in_time_whose_right_answer_is_paid_in_full(
+async def test_the_easiest_the_middle_and_the_hardest_level_give_items_in_time_whose_right_answer_is_paid_in_full(
     generator: ProcessGenerator, task: str
 ) -> None:
     questions = []
-    for level in build_ladder(task).levels:
+    levels = build_ladder(task).levels
+    for number in sorted({0, len(levels) // 2, len(levels) - 1}):
+        level = levels[number]
         entry = await first_item(generator, task, level)
         questions.append(entry["question"])
         answer = reference_answer(task, entry)
