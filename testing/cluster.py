@@ -120,19 +120,6 @@ class BreakDisk(Fault):
 
 
 @dataclass(frozen=True)
-class Overload(Fault):
-    """The workers of all members finish a share of their items too late."""
-
-    share: float
-    seconds: float
-
-    def begin(self, cluster: Cluster) -> None:
-        cluster.late_share = self.share
-        cluster.set_load()
-        cluster.later(self.seconds, cluster.end_load)
-
-
-@dataclass(frozen=True)
 class FailInference(Fault):
     """The inference server of a member fails a few times."""
 
@@ -188,7 +175,6 @@ faults = st.one_of(
         is_full=st.booleans(),
         seconds=seconds(2.0, 30.0, 90.0),
     ),
-    st.builds(Overload, after_s=seconds(1.0, 10.0), share=seconds(0.15, 0.5, 0.8), seconds=seconds(30.0, 200.0)),
     st.builds(FailInference, after_s=seconds(1.0, 10.0), member=members, times=st.integers(1, 6)),
 )
 schedules = st.builds(
@@ -238,7 +224,6 @@ class Member:
         )
         self.worlds.append(world)
         self.set_disk()
-        self._cluster.set_load()
         self.serving = asyncio.create_task(world.serve_with_checkpoints())
 
     def set_disk(self) -> None:
@@ -299,7 +284,6 @@ class Cluster:
         self._random = Random(0)
         self.api.gateway_code = schedule.gateway_code
         self.members = [Member(self, number) for number in range(schedule.members)]
-        self.late_share = 0.0
         self.is_ending = False
         self.ending: list[asyncio.Task[None]] = []
         self.figures: Counter[str] = Counter()
@@ -319,15 +303,6 @@ class Cluster:
     def start_trainer(self, steps_back: int) -> None:
         if self.api.is_up and not self.api.has_trainer:
             self.api.register_trainer(steps_back=steps_back)
-
-    def set_load(self) -> None:
-        for member in self.members:
-            if member.worlds:
-                member.world.generator.late_share = self.late_share
-
-    def end_load(self) -> None:
-        self.late_share = 0.0
-        self.set_load()
 
     def raise_error_of(self, serving: asyncio.Task[None]) -> None:
         if serving.done() and not serving.cancelled():
@@ -365,7 +340,6 @@ class Cluster:
             self.api.has_trainer
             and self.api.blocked_until <= now()
             and disks_work_at <= now()
-            and self.late_share == 0.0
             and all(member.is_alive for member in self.members)
         )
 

@@ -19,7 +19,7 @@ from unittest import mock
 from reasoning_gym_environment.atropos.serve import register, sign_off_predecessor
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.env import ReasoningGymEnv
-from reasoning_gym_environment.errors import GenerationTimeoutError, InferenceError
+from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, Prompt
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompts, RequestParameters
@@ -47,8 +47,6 @@ from .simulated_api import Delay, SimulatedApi
 TOKENIZER = build_byte_tokenizer()
 GROUP_SIZE = 2
 SLOW_TASK = "lcm"
-LATE_S = 60.0
-"""After this many seconds an item is late."""
 WRITE_S = 0.01
 """How long a disk needs to write a checkpoint."""
 NETWORK_S = 0.001
@@ -60,19 +58,12 @@ def no_item(prompt: Prompt) -> bool:
 
 
 class SimulatedGenerator:
-    """Makes items. Those of SLOW_TASK take `slow_s` seconds.
-
-    `late_share` is the share of items that a machine under load does not make in time.
-    """
+    """Makes items. Those of SLOW_TASK take `slow_s` seconds."""
 
     def __init__(self, slow_s: float) -> None:
         self.slow_s = slow_s
-        self.late_share = 0.0
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        if Random(seed).random() < self.late_share:
-            await asyncio.sleep(LATE_S)
-            raise GenerationTimeoutError(f"{task} with seed {seed}: not made within {LATE_S} s")
         await asyncio.sleep(self.slow_s if task == SLOW_TASK else 0.0)
         return {"question": f"{task} {seed}", "answer": "1", "metadata": {}}
 
@@ -204,8 +195,7 @@ class World(ReasoningGymEnv):
         )
         catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
         grader: Any = SimulatedGrader()
-        self.generator = SimulatedGenerator(slow_s)
-        generator: Any = self.generator
+        generator: Any = SimulatedGenerator(slow_s)
         runtime: Any = SimpleNamespace(
             grader=grader,
             scorer=Scorer(grader),

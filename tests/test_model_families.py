@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos.process import process
 from reasoning_gym_environment.records import AnswerFormat
 from testing.env_support import MakeEnv
 from testing.inference_server import MockServer
@@ -72,14 +69,6 @@ async def test_right_answers_are_paid_and_wrong_answers_are_not(
         assert group is not None and group["scores"] == [1.0, 0.0, 1.0, 0.0]
         await env.evaluate()
         assert dict(env.eval_metrics)["eval/percent_correct"] == 0.5
-        path = tmp_path / "groups.jsonl"
-        sampling: Any = make_env(
-            server.base_url, **settings, data_path_to_save_groups=str(path), total_steps=3, include_messages=True
-        )
-        await process(sampling)
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        assert [line["scores"] for line in lines] == [[1.0, 0.0, 1.0, 0.0]] * 3
-        assert {line["settings"]["answer_format"] for line in lines} == {answer_format.value}
     finally:
         await server.close()
     shown = {"tags": "<answer></answer>", "boxed": "\\boxed{}", "text": "the final answer alone"}[answer_format]
