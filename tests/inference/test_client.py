@@ -242,6 +242,24 @@ async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_s
     assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
+    servers = Servers(50)
+    async with contextlib.AsyncExitStack() as hanging:
+        for _ in range(UNAVAILABLE_AFTER):
+            hanging.enter_context(contextlib.suppress(InferenceError))
+            await hanging.enter_async_context(servers.pool.turn("train"))
+            hanging.callback(_no_answer)
+        servers.now += 5.0
+        if is_answered:
+            await servers.ask()
+    assert (servers.pool.unavailable_since() is None) is is_answered
+
+
+def _no_answer() -> None:
+    raise InferenceError("no answer in time")
+
+
 def test_a_server_that_stops_answering_is_reported_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     async def requests() -> None:
         pool = ServerPool([FakeServer(None, room=2)], RetryPolicy(), jitter=Random(0))
