@@ -58,6 +58,7 @@ def latest_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 @linux_only
 async def test_a_signal_with_groups_at_every_stage_loses_no_item_and_is_no_error(
     make_real_env: Callable[..., ReasoningGymEnv],

@@ -482,6 +482,6 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 StreamMachine.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestItemStream = StreamMachine.TestCase

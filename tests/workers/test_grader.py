@@ -131,6 +131,7 @@ async def test_a_group_whose_dataset_or_item_cannot_be_used_is_unscored_by_name_
     assert grown["grading/worker_restarts"] == ("MemoryError" in cause)
 
 
+@pytest.mark.slow
 @linux_only
 async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_scores_nothing(
     grader: SandboxGrader,
