@@ -11,7 +11,6 @@ kill_9       four instances, killed twenty times in all at random moments, and s
 disk_full    the disk is full for a while (simulated by a limit on file sizes)
 inference    the inference server is gone, answers 500, cuts replies, hangs: ten seconds each
 api_restart  run-api is killed and started again, its trainer comes late; then it hangs, and its trainer pauses
-sigterm      SIGTERM under load; started again
 """
 
 from __future__ import annotations

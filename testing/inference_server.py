@@ -78,8 +78,6 @@ class ServedRequest(NamedTuple):
 class Faults:
     """How requests for completions fail. The fields may change at any moment, from any thread."""
 
-    latency_s: float = 0.0
-    """Seconds before the server looks at a request."""
     kind: Literal["", "fail", "hang", "drop", "cut"] = ""
     """`fail` replies with status 500, also to /health. While `hang` is set, requests wait. `drop` closes the connection
     without a reply, and `cut` closes it after half of the reply."""
@@ -148,7 +146,6 @@ class InferenceServer:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         faults = self._faults
-        await asyncio.sleep(faults.latency_s)
         # Polled, because another thread may set the field, and an asyncio.Event belongs to one thread.
         while faults.kind == "hang":  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -158,27 +158,9 @@ async def api_restart(folder: Path, *, for_s: float = 5.0) -> dict[str, Any]:
         }
 
 
-async def sigterm(folder: Path, *, in_flight: int = 32) -> dict[str, Any]:
-    async with World(folder, "--env.max_num_workers", str(in_flight), "--env.max_batches_offpolicy", "100") as world:
-        ends = []
-        for _ in range(2):
-            process = await world.serve()
-            await world.groups(10)
-            world.faults.latency_s = 3.0
-            await asyncio.sleep(1.5)
-            ends.append(await world.end(process))
-            world.faults.latency_s = 0.0
-        process = await world.serve()
-        await world.groups(10)
-        ends.append(await world.end(process))
-        signed_off = (world.folder / "run-api.log").read_text().count("POST /disconnect-env")
-        return {"ends": ends, "signed_off": signed_off, **world.losses()}
-
-
 SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "kill_9": kill_9,
     "disk_full": disk_full,
     "inference": inference,
     "api_restart": api_restart,
-    "sigterm": sigterm,
 }
