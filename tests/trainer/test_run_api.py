@@ -148,8 +148,12 @@ async def test_a_status_that_fails_is_asked_again_and_is_no_restart(api: FakeApi
     session, run = process(api)
     await session.register()
     number = run.env_id
-    api.failures = iter([503] * 10 + [500])
-    assert (await session.status())["current_step"] == 0
+    api.failures = iter([503] * 10)
+    api.refused = {"/status-env": 500}
+    asking = asyncio.create_task(session.status())
+    await until(lambda: "The trajectory API is unavailable" in caplog.text)
+    api.refused = {}
+    assert (await asking)["current_step"] == 0
     for line in ("The trajectory API is unavailable", "The trajectory API is back"):
         assert caplog.text.count(line) == 1
     assert (run.env_id, api.names, api.disconnected) == (number, ["reasoning_gym"], [])
