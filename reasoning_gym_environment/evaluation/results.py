@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ..errors import EnvironmentSetupError
 from ..records import CORRECT_THRESHOLD, Outcome
+from ..storage.lines import UNKNOWN
 from ..utils import terminal
 from .statistics import Estimate, Question, mean_of, paired_difference, pass_at_k, pass_ks, share
 
@@ -200,8 +201,10 @@ def _truncated(sample: EvalSample) -> float | None:
     return None if reason is None else float(reason == "length")
 
 
-def _format_failed(sample: EvalSample) -> float:
-    return float(sample.get("outcome") == FORMAT_FAILURE)
+def _format_failed(sample: EvalSample) -> float | None:
+    """None for a sample of another program, which has no outcome."""
+    outcome = sample.get("outcome")
+    return None if outcome in (None, UNKNOWN) else float(outcome == FORMAT_FAILURE)
 
 
 def _completion_tokens(sample: EvalSample) -> float | None:

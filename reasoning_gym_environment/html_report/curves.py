@@ -1,8 +1,8 @@
 """The numbers behind the curves of the page: a run over its groups, and its evaluations over the steps of the trainer.
 
-    LoadedRun ── run_curves ──> at most MOST_BINS points for the run, and fewer for each task
-    evaluations of one run ── series_of ──> Series ── series_curves ──> a point with its interval for each evaluation
-    both ── task_rows ──> a row for each task: before, now, and a small curve
+    LoadedRun ── bins of its groups ─────────────────┐
+    evaluations of one run ── series_of ──> Series ──┴──> points ── curve_of ──> estimates with their intervals
+    both ── task_rows ──> a row for each task: its change, now, and a small curve
 
 All curves are plain data for JSON. None is a gap in a curve.
 """
@@ -10,35 +10,67 @@ All curves are plain data for JSON. None is a gap in a curve.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from itertools import chain, pairwise
+from operator import methodcaller
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..evaluation.results import FORMAT_FAILURE, EvalResults, EvalSample, ScopeResult, exact
+from ..evaluation.results import EvalResults, EvalSample, as_questions, by_question, exact, grouped, scope
+from ..evaluation.statistics import Estimate, Question, mean_of, share
 from ..storage.lines import UNKNOWN, DumpedGroup
 from .load import GRADED, Evaluation, LoadedRun, free_name
 
 Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
-Columns: TypeAlias = dict[str, list[Any]]
+Columns: TypeAlias = dict[str, Any]
 
-MOST_BINS = 60
+MOST_BINS = 24
 """The curves of a run have at most this many points."""
-
-MOST_TASK_BINS = 24
-"""The curves of one task have at most this many points."""
 
 SMALLEST_BIN = 4
 """Each point of a curve covers at least this many groups."""
 
-UUID = re.compile(r"([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The identity of a run in the name of a folder. Its first eight digits are enough for a reader."""
 
-CURVES = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")
-"""The estimates of an evaluation that have a curve over the steps."""
+# --- points and their estimates
+
+
+OF_EVALUATIONS = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")
+OF_TRAINING: Mapping[str, Callable[[Iterable[Question]], Estimate | None]] = {
+    "reward": mean_of,
+    "has_signal": share,
+    "level": mean_of,
+    "staleness": mean_of,
+}
+"""The estimates that have a curve. Those of training are of the field with this name."""
+
+Point: TypeAlias = tuple[float | None, int, Sequence[EvalSample]]
+"""The trainer's step, the number of groups so far, and the samples of a point."""
+
+
+def estimates_of(samples: Sequence[EvalSample]) -> dict[str, Estimate | None]:
+    """The estimates of these samples; None without any value."""
+    groups = by_question(samples)
+    estimates = scope("", "", samples).estimates
+    found = {name: estimates.get(name) for name in OF_EVALUATIONS}
+    for name, estimate in OF_TRAINING.items():
+        found[name] = estimate(as_questions(groups, methodcaller("get", name)))
+    return found
+
+
+def curve_of(points: Sequence[Point]) -> Columns:
+    """The places of the points, and of each estimate the values with their limits."""
+    columns: Columns = {"step": [step for step, *_ in points], "groups": [groups for _, groups, _ in points]}
+    estimates = [estimates_of(samples) for *_, samples in points]
+    for name in (*OF_EVALUATIONS, *OF_TRAINING):
+        columns[name] = {}
+        for limit in ("value", "low", "high"):
+            columns[name][limit] = [_number(getattr(found[name], limit, None)) for found in estimates]
+    return columns
+
+
+def _number(value: float | None) -> float | None:
+    return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 # --- a run over its groups
@@ -46,8 +78,8 @@ CURVES = ("accuracy", "exact", "truncated", "format_failures", "completion_token
 
 def run_curves(run: LoadedRun) -> dict[str, Any]:
     """The columns of a run, and of each of its tasks."""
-    tasks = {task: curves_of(groups, MOST_TASK_BINS) for task, groups in by_task(run).items()}
-    return {"name": run.name, "all": curves_of(run.groups, MOST_BINS), "tasks": tasks}
+    tasks = {task: curve_of(bins_of(groups)) for task, groups in by_task(run).items()}
+    return {"name": run.name, "all": curve_of(bins_of(run.groups)), "tasks": tasks}
 
 
 def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
@@ -59,41 +91,23 @@ def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
     return dict(sorted(groups.items()))
 
 
-def curves_of(groups: Sequence[DumpedGroup], most: int) -> Columns:
-    """The values of the groups in at most `most` bins of about the same size, a column for each curve."""
-    # More bins than steps would have several points at one place.
+def bins_of(groups: Sequence[DumpedGroup]) -> list[Point]:
+    """The groups in at most MOST_BINS points of about the same number of groups."""
+    # More points than steps would have several points at one place.
     steps = {group.step for group in groups if group.step is not None}
-    count = max(1, min(most, len(groups) // SMALLEST_BIN, len(steps) or most))
+    count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN, len(steps) or MOST_BINS))
     edges = [number * len(groups) // count for number in range(count + 1)]
-    points = [{"groups": end, **bin_of(groups[start:end])} for start, end in pairwise(edges)]
-    return {name: [point[name] for point in points] for name in points[0]}
+    points: list[Point] = []
+    for start, end in pairwise(edges):
+        steps_of_bin = known(group.step for group in groups[start:end])
+        step = round(fmean(steps_of_bin), 4) if steps_of_bin else None
+        points.append((step, end, samples_of(groups[start:end])))
+    return points
 
 
-def bin_of(groups: Sequence[DumpedGroup]) -> dict[str, float | None]:
-    """The values of these groups, None if unknown."""
-    rewards: list[float] = []
-    scored: list[EvalSample] = []
-    for group in groups:
-        rewards += group.rewards
-        scored += [rollout for rollout in group.rollouts if rollout["score"] is not None]
-    with_outcome = [rollout for rollout in scored if rollout["outcome"] != UNKNOWN]
-    return {
-        "step": _mean(group.step for group in groups),
-        "reward": _mean(rewards),
-        "exact": _mean(map(exact, scored)),
-        "signal": _mean(group.has_signal for group in groups),
-        "no_answer": _mean(rollout["outcome"] == FORMAT_FAILURE for rollout in with_outcome),
-        "cut_off": _mean(rollout.get("finish_reason") == "length" for rollout in with_outcome),
-        "tokens": _mean(rollout["num_completion_tokens"] for rollout in scored),
-        "level": _mean(group.level for group in groups),
-        "staleness": _mean(group.staleness for group in groups),
-    }
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the known values."""
-    found = known(values)
-    return round(fmean(found), 4) if found else None
+def samples_of(groups: Sequence[DumpedGroup]) -> list[EvalSample]:
+    """All rollouts of these groups."""
+    return list(chain.from_iterable(group.rollouts for group in groups))
 
 
 # --- the evaluations of a run over the trainer's steps
@@ -106,16 +120,9 @@ class Series:
     name: str
     points: list[Evaluated]
 
-    def of_task(self, name: str) -> list[ScopeResult | None]:
-        """The result of a task in each evaluation."""
-        found = []
-        for _, results in self.points:
-            found.append(next((task for task in results.tasks if task.name == name), None))
-        return found
-
 
 def series_of(evaluations: Sequence[Evaluated]) -> list[Series]:
-    """The series among these evaluations, which are in folders such as `evals/step-25`."""
+    """The series among these evaluations, which are in folders such as `evals/step-25`, and in the order of steps."""
     groups: dict[tuple[Any, ...], list[Evaluated]] = {}
     for evaluation, results in evaluations:
         if evaluation.step is not None:
@@ -124,30 +131,20 @@ def series_of(evaluations: Sequence[Evaluated]) -> list[Series]:
     found: list[Series] = []
     for (folder, *_), points in groups.items():
         if len(points) > 1:
-            name = free_name(Path(folder), {series.name for series in found})
-            found.append(Series(UUID.sub(r"\1", name), sorted(points, key=lambda point: point[0].step or 0)))
+            found.append(Series(free_name(folder, {series.name for series in found}), points))
     return found
 
 
 def series_curves(series: Series) -> dict[str, Any]:
-    """The columns of a series, and of each of its tasks: each value has its lower and upper limit."""
-    steps = {"step": [evaluation.step for evaluation, _ in series.points]}
-    names = {task.name for _, results in series.points for task in results.tasks}
-    tasks = {name: {**steps, **_estimates(series.of_task(name), ("accuracy",))} for name in sorted(names)}
-    overall = _estimates([results.overall for _, results in series.points], CURVES)
-    return {"name": series.name, "all": {**steps, **overall}, "tasks": tasks}
-
-
-def _estimates(scopes: Sequence[ScopeResult | None], names: Iterable[str]) -> Mapping[str, Columns]:
-    columns: dict[str, Columns] = {}
-    for name in names:
-        columns[name] = {"value": [], "low": [], "high": []}
-        for scope in scopes:
-            found = scope.estimates.get(name) if scope else None
-            for limit, values in columns[name].items():
-                value = getattr(found, limit, None)
-                values.append(round(value, 4) if value is not None and math.isfinite(value) else None)
-    return columns
+    """The columns of a series, and of each of its tasks."""
+    whole: list[Point] = []
+    of_tasks: dict[str, list[Point]] = {}
+    for evaluation, _ in series.points:
+        whole.append((evaluation.step, 0, evaluation.samples))
+        for task, samples in grouped(evaluation.samples, "task"):
+            of_tasks.setdefault(task, []).append((evaluation.step, 0, samples))
+    tasks = {task: curve_of(points) for task, points in sorted(of_tasks.items())}
+    return {"name": series.name, "all": curve_of(whole), "tasks": tasks}
 
 
 # --- the table of tasks
@@ -212,12 +209,12 @@ def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskR
 
 
 def _trained(name: str, source: str, groups: Sequence[DumpedGroup]) -> TaskRow:
-    columns = curves_of(groups, MOST_TASK_BINS)
-    levels = known(columns["level"])
+    columns = curve_of(bins_of(groups))
+    levels = known(columns["level"]["value"])
     return TaskRow(
         name,
         source,
-        rates=known(columns["exact"]),
+        rates=known(columns["exact"]["value"]),
         change=change_at_same_level(groups),
         levels=(levels[0], levels[-1]) if levels else None,
         groups=len(groups),

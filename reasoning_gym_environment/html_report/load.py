@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,9 @@ GRADED = {
     "grading": "rule",
 }
 """Parameters of an evaluation that say how its completions were graded, with labels for readers."""
+
+AVERAGED = ("native_score", "num_completion_tokens", "level", "reward", "has_signal", "staleness")
+"""The numbers of a sample beside its score."""
 
 RELEASES = {
     "reasoning_gym_environment_version": "reasoning_gym_environment",
@@ -94,6 +96,7 @@ class Evaluation:
 class LoadedRun:
     """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
 
+    run_id: str
     name: str
     kinds: set[str] = field(default_factory=set)
     groups: list[DumpedGroup] = field(default_factory=list)
@@ -103,15 +106,6 @@ class LoadedRun:
     def is_process(self) -> bool:
         return self.kinds == {PROCESS}
 
-    @property
-    def tasks(self) -> int:
-        """The number of tasks."""
-        return len({group.task for group in self.groups})
-
-    @property
-    def completions(self) -> int:
-        return sum(len(group.rewards) for group in self.groups)
-
 
 @dataclass(frozen=True)
 class Sources:
@@ -120,10 +114,6 @@ class Sources:
     evaluations: list[Evaluation] = field(default_factory=list)
     runs: list[LoadedRun] = field(default_factory=list)
     malformed: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def groups(self) -> list[DumpedGroup]:
-        return list(chain.from_iterable(run.groups for run in self.runs))
 
 
 def load(paths: Sequence[Path]) -> Sources:
@@ -179,13 +169,11 @@ def _load_file(path: Path, sources: Sources) -> None:
         except BrokenLineError:
             sources.malformed[str(path)] += 1
     if groups:
-        if dump:
-            name = f"{resolved.parent.name} {dump['run'][:8]}"
-        else:
-            name = free_name(resolved.with_suffix(""), {run.name for run in sources.runs})
-        run = next((run for run in sources.runs if run.name == name), None)
+        run_id = dump["run"] if dump else str(resolved)
+        run = next((run for run in sources.runs if run.run_id == run_id), None)
         if run is None:
-            run = LoadedRun(name)
+            name = free_name(resolved.with_suffix(""), {run.name for run in sources.runs})
+            run = LoadedRun(run_id, f"{resolved.parent.name} {run_id[:8]}" if dump else name)
             sources.runs.append(run)
         run.groups += groups
         run.kinds |= kinds
@@ -220,9 +208,11 @@ def _records(path: Path, malformed: Counter[str]) -> Iterator[tuple[Place, dict[
 def _group(record: Mapping[str, Any], number: int, place: Place) -> DumpedGroup:
     """The group in a line, without its texts. Raises BrokenLineError."""
     group = group_in(record, number)
+    shared = {"step": group.step, "staleness": group.staleness, "has_signal": float(group.has_signal)}
     rollouts = []
     for rollout_number, rollout in enumerate(group.rollouts):
-        rollouts.append(_without_texts(rollout, replace(place, number=rollout_number)))
+        own = _without_texts(rollout, replace(place, number=rollout_number))
+        rollouts.append({**own, **shared})
     return replace(group, rollouts=tuple(rollouts))
 
 
@@ -238,7 +228,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
         score = sample["score"]
         # All statistics are of scores in this range. Other environments of Atropos have other scores.
         is_sound = isinstance(sample["task"], str) and (score is None or 0.0 <= score <= 1.0)
-        for name in ("native_score", "num_completion_tokens"):
+        for name in AVERAGED:
             value = sample.get(name)
             is_sound = is_sound and (value is None or math.isfinite(value))
         talk_of(sample)

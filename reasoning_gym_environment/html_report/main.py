@@ -25,20 +25,15 @@ def main(arguments: Sequence[str]) -> int:
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
     check_file("--output", options.output, inputs=all_inputs(paths))
-    size = _write(_page(paths, options), options.output)
-    print(f"{options.output} ({size / 1e3:,.0f} kB)")
-    return 0
-
-
-def _page(paths: Sequence[Path], options: argparse.Namespace) -> str:
-    """The page of the files that exist now. Raises EnvironmentSetupError."""
     sources = load(paths)
     comparison = None
     if options.compare:
-        first = _evaluation_in(sources, options.compare[0])
-        second = _evaluation_in(sources, options.compare[1])
+        first, second = [_evaluation_in(sources, path) for path in options.compare]
         comparison = compare(first, second)
-    return render(sources, title=options.title, max_rollouts=options.max_rollouts, comparison=comparison)
+    page = render(sources, title=options.title, max_rollouts=options.max_rollouts, comparison=comparison)
+    size = _write(page, options.output)
+    print(f"{options.output} ({size / 1e3:,.0f} kB)")
+    return 0
 
 
 def write_page(paths: Sequence[Path], output: Path) -> Path:

@@ -35,7 +35,7 @@ CHUNK = 16
 
 Sample: TypeAlias = Mapping[str, Any]
 AskedQuestion: TypeAlias = Sequence[Sample]
-"""The samples of a question, each with its `source`. A sample of training has a `step` and an `advantage` too."""
+"""The samples of a question, each with its `source`. A sample of training has an `advantage` too."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _trained(group: DumpedGroup, source: str) -> AskedQuestion:
     samples = []
     for rollout in group.rollouts:
         advantage = 0.0 if rollout["mask_reason"] else rollout["reward"] - mean
-        samples.append({**rollout, "source": source, "step": group.step, "advantage": advantage})
+        samples.append({**rollout, "source": source, "advantage": advantage})
     return samples
 
 

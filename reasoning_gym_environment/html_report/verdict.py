@@ -25,7 +25,7 @@ from ..telemetry.alarms import (
 )
 from ..telemetry.telemetry import GroupOutcome
 from .comparison import Comparison, DifferenceRow, difference_of, templates
-from .curves import Evaluated, Series, bin_of, by_task
+from .curves import Evaluated, Series, by_task, estimates_of, samples_of
 from .load import LoadedRun
 
 FEWEST_GROUPS = 10
@@ -68,7 +68,7 @@ def verdict(
             comparison=comparison,
             evaluations=[] if comparison else [(evaluation.name, results.overall) for evaluation, results in alone],
             series=[(one_series, _change_in(one_series)) for one_series in series],
-            runs=[(run, bin_of(run.groups)) for run in runs],
+            runs=[(run, estimates_of(samples_of(run.groups))) for run in runs],
         )
     )
     return sentences + [Sentence(line) for line in text.split("\n") if line.strip()]
@@ -90,12 +90,12 @@ def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[tuple[Sign, Map
 
 def faults_of_run(run: LoadedRun) -> list[tuple[Sign, Mapping[str, str]]]:
     """What the rules say of the groups of a run, as `serve` would say it with all of them in its window."""
-    numbers = {task: scored_groups(group.rollouts for group in groups) for task, groups in by_task(run).items()}
+    numbers = {}
     endings = {}
     for task, groups in by_task(run).items():
+        numbers[task] = scored_groups(group.rollouts for group in groups)
         unscored = len(groups) - len(numbers[task])
-        sent = [GroupOutcome.SENT] * len(numbers[task])
-        endings[task] = [*sent, *[GroupOutcome.TIMED_OUT] * unscored]
+        endings[task] = [GroupOutcome.SENT] * len(numbers[task]) + [GroupOutcome.TIMED_OUT] * unscored
     found = faults_of_completions(scored_groups(group.rollouts for group in run.groups))
     for sign in (without_credit(run), stuck_tasks(numbers), failing_tasks(endings)):
         if sign is not None:

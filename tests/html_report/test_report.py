@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.html_report.curves import bin_of
+from reasoning_gym_environment.html_report.curves import estimates_of, samples_of
 from reasoning_gym_environment.html_report.load import load
 from reasoning_gym_environment.html_report.main import main, write_page
 from reasoning_gym_environment.html_report.page import STATIC, VENDOR, as_inert_json, policy, render, shown
@@ -163,7 +163,7 @@ def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: P
     assert [(evaluation.name, evaluation.model, evaluation.manifest) for evaluation in sources.evaluations] == [
         ("before", "qwen_qwq-32b", "0123456789abcdef")
     ]
-    assert len(sources.groups) == 12 + 1 + 2
+    assert sum(len(run.groups) for run in sources.runs) == 12 + 1 + 2
     bare, known = next(run for run in sources.runs if run.is_process).groups
     assert (bare.task, bare.rewards) == ("unknown", (1.0, 0.0))
     assert (known.task, known.level, known.rewards) == ("gcd", 2, (1.0, 0.0))
@@ -186,6 +186,7 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
         '{"question": "q", "task": "t", "score": 1' + "0" * 400 + "}",
         *('{"question": "q", "task": "t"}', '{"question": "q", "task": "t", "score": -1.0}'),
         '{"question": "q", "task": "t", "score": 100}',
+        '{"question": "q", "task": "t", "score": 1, "level": "x", "messages": [{"role": "user", "content": "q"}]}',
         '{"messages": [[{"content": "q"}, {"content": "a"}]], "scores": [1.0], "masks": [5]}',
         '{"messages": [[]], "scores": [1.0], "masks": [[5]]}',
     ]
@@ -254,8 +255,10 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
     lines[2]["rollouts"][1]["score"] = 0.0
     masked = [{**rollout, "mask_reason": "too_long"} for rollout in lines[2]["rollouts"]]
     sources = load([write_lines(tmp_path / "dump.jsonl", [*lines, {**lines[2], "rollouts": masked}])])
-    assert bin_of(sources.groups)["exact"] == 0.75, "3 of the 4 completions that have a score"
-    assert [group.has_signal for group in sources.groups] == [False, False, True, False]
+    [run] = sources.runs
+    exact = estimates_of(samples_of(run.groups))["exact"]
+    assert exact is not None and exact.value == 0.75, "3 of the 4 completions that have a score"
+    assert [group.has_signal for group in run.groups] == [False, False, True, False]
     shown_rollouts = [
         rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
     ]

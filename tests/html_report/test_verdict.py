@@ -147,7 +147,7 @@ def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path)
         assert low < value < high
     [curves] = page.curves["runs"]
     assert len(curves["tasks"]) == len(series["tasks"]) == 12
-    assert set(curves["all"]) >= {"groups", "step", "reward", "exact", "signal", "no_answer", "tokens", "level"}
+    assert set(curves["all"]) >= {"groups", "step", "reward", "exact", "has_signal", "format_failures", "level"}
     assert curves["all"]["step"] == sorted(curves["all"]["step"])
 
 

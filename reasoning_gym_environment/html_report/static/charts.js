@@ -4,20 +4,14 @@
 const Charts = (() => {
   const COLOURS = ["s0", "s1", "s2", "s3", "s4", "s5"];
   const DASHES = [[], [8, 4], [2, 4], [12, 4, 2, 4], [4, 4], [1, 3]];
-  // The faint line of single values and the limits of intervals have no row in the legend.
+  // The limits of intervals have no row in the legend.
   const HIDDEN = { class: "no-legend", points: { show: false } };
-  // The bold line of a run is the mean of each value and of so many neighbours on both sides.
-  const REACH = 2;
+  // A line with more points shows no dots.
+  const MOST_DOTS = 12;
 
   const drawn = new Set();
 
   const withAlpha = (colour, alpha) => colour.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
-
-  const smoothed = (values) =>
-    values.map((value, place) => {
-      const near = values.slice(Math.max(0, place - REACH), place + REACH + 1).filter((other) => other !== null);
-      return value === null ? null : near.reduce((sum, other) => sum + other, 0) / near.length;
-    });
 
   // uPlot wants rising places. Two bins may lie in one step of the trainer.
   const rising = (places) => {
@@ -39,24 +33,20 @@ const Charts = (() => {
         table.push(values);
         series.push(options);
       };
-      if (low) {
-        add(high, { ...HIDDEN, stroke: "transparent" });
-        add(low, { ...HIDDEN, stroke: "transparent" });
-        bands.push({ series: [series.length - 2, series.length - 1], fill: withAlpha(colour, 0.18) });
-      }
-      const isLong = !low && y.length > 4 * REACH;
-      if (isLong) add(y, { ...HIDDEN, stroke: withAlpha(colour, 0.3), width: 1 });
-      const limits = low ? series.length - 2 : 0;
-      add(isLong ? smoothed(y) : y, {
+      add(high, { ...HIDDEN, stroke: "transparent" });
+      add(low, { ...HIDDEN, stroke: "transparent" });
+      const limits = series.length - 2;
+      bands.push({ series: [limits, limits + 1], fill: withAlpha(colour, 0.18) });
+      add(y, {
         label: name,
         stroke: colour,
         width: 2,
         dash: DASHES[number % DASHES.length],
-        points: { show: !isLong, size: 6, fill: colour },
+        points: { show: y.length <= MOST_DOTS, size: 6, fill: colour },
         value: (plot, value, _, place) => {
           if (value === null || value === undefined) return "–";
           const text = chart.format(value);
-          const [to, from] = limits && place !== null ? [plot.data[limits][place], plot.data[limits + 1][place]] : [null, null];
+          const [to, from] = place === null ? [null, null] : [plot.data[limits][place], plot.data[limits + 1][place]];
           return from === null || to === null ? text : `${text} (${chart.format(from)} to ${chart.format(to)})`;
         },
       });

@@ -13,17 +13,22 @@ const Runs = (() => {
     ["exact", "", "Held-out exact rate", true],
     ["", "reward", "Reward", true],
     ["", "exact", "Exact rate", true],
-    ["", "signal", "Groups with a signal", true],
-    ["format_failures", "no_answer", "Unreadable answers", true],
-    ["truncated", "cut_off", "Cut off by the token limit", true],
-    ["completion_tokens", "tokens", "Tokens of a completion", false],
+    ["", "has_signal", "Groups with a signal", true],
+    ["format_failures", "format_failures", "Unreadable answers", true],
+    ["truncated", "truncated", "Cut off by the token limit", true],
+    ["completion_tokens", "completion_tokens", "Tokens of a completion", false],
     ["", "level", "Mean level", false],
     ["", "staleness", "Staleness: steps from sampling to score", false],
   ];
 
   // The places on the axis are steps of the trainer if all runs know them, and otherwise numbers of groups.
   const hasSteps = runs.every((run) => run.all.step.every((step) => step !== null));
-  const xOf = (columns) => (hasSteps || !columns.groups ? columns.step : columns.groups);
+
+  const lineOf = (name, colour, columns, measure, isByStep) => {
+    const { value, low, high } = columns[measure];
+    const x = isByStep ? columns.step : columns.groups;
+    return { name, colour, x, y: value, low, high, label: isByStep ? "step of the trainer" : "groups" };
+  };
 
   // Held-out curves have the first colours, in all charts.
   const linesOf = (heldOut, training, columnsOf) => {
@@ -31,17 +36,12 @@ const Runs = (() => {
     series.forEach((one, place) => {
       const columns = columnsOf(one);
       const name = series.length > 1 ? `held-out, ${one.name}` : "held-out";
-      if (heldOut && columns) {
-        const { value, low, high } = columns[heldOut];
-        lines.push({ name, colour: place, x: xOf(columns), y: value, low, high, label: "step of the trainer" });
-      }
+      if (heldOut && columns) lines.push(lineOf(name, place, columns, heldOut, true));
     });
     runs.forEach((run, place) => {
       const columns = columnsOf(run);
       const name = runs.length > 1 ? run.name : "training";
-      if (!training || !columns || columns.step.length < 2) return;
-      const label = hasSteps ? "step of the trainer" : "groups";
-      lines.push({ name, colour: series.length + place, x: xOf(columns), y: columns[training], label });
+      if (training && columns?.step.length > 1) lines.push(lineOf(name, series.length + place, columns, training, hasSteps));
     });
     return lines.filter((line) => line.y.some((value) => value !== null));
   };
