@@ -90,8 +90,8 @@ class Rows(Sequence[Row]):
     """Rows of a store of levels: reading a row makes its item, at the level that its task has now.
 
     The object can be pickled if the tokenizer of the limit can. The first read starts a worker that makes items, which
-    ends with the process. Nothing is graded here. A training that resumes reads on where it stopped, or begins with
-    `unfinished`.
+    ends with the process. Reading a row grades nothing. A training that resumes reads on where it stopped, or begins
+    with `unfinished`.
     """
 
     def __init__(self, level_store: str | Path, limit: PromptLimit | None = None) -> None:
@@ -118,7 +118,7 @@ class Rows(Sequence[Row]):
 
     @classmethod
     def held_out(cls, **settings: Any) -> Rows:
-        """The questions of `HeldOut`, with its settings and those of `Tasks`. The workers make them all at once.
+        """The questions of `HeldOut`, by the settings of `HeldOut` and `Tasks`. The first read makes all questions.
 
         Raises EnvironmentSetupError for an invalid setting.
         """
@@ -234,7 +234,7 @@ def store_at(path: str | Path) -> LevelStore:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What the rows are. It can be pickled."""
+    """The choice of the rows. It can be pickled."""
 
     settings: SamplingSettings | EvaluationSettings
     count: int = 0

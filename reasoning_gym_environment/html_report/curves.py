@@ -42,7 +42,7 @@ OF_TRAINING: Mapping[str, Callable[[Iterable[Question]], Estimate | None]] = {
     "level": mean_of,
     "staleness": mean_of,
 }
-"""The estimates that have a curve. Those of training are of the field with this name."""
+"""The estimates that have a curve. An estimate of training has the name of the field that it averages."""
 
 Point: TypeAlias = tuple[float | None, int, Sequence[EvalSample]]
 """The trainer's step, the number of groups so far, and the samples of a point."""
@@ -154,8 +154,8 @@ def series_curves(series: Series) -> dict[str, Any]:
 class TaskRow:
     """A task in a run or in a series of evaluations: the known points of its rate of right answers, and its groups.
 
-    `change` is None if it is unknown. `levels` are the first and the last point of the curve of levels. The rates of a
-    task that `is_held_out` are those of evaluations, which always ask the same questions.
+    `change` is None if it is unknown. `levels` are the first and the last point of the curve of levels. If the
+    task `is_held_out`, its rates come from evaluations, which always ask the same questions.
     """
 
     name: str
@@ -186,7 +186,7 @@ class TaskRow:
 
 
 def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskRow]:
-    """The tasks of all runs and series, those that moved most first.
+    """The tasks of all runs and series. Tasks that moved most come first.
 
     With one run and one series, a task has one row, whose rates are held-out if it was evaluated.
     """

@@ -185,7 +185,7 @@ def _load_file(path: Path, sources: Sources) -> None:
 
 
 def free_name(path: Path, taken: set[str]) -> str:
-    """A name for what is at `path`, which none of the others has."""
+    """A name for the file or folder at `path` that is not taken."""
     names = [path.name, f"{path.parent.name}/{path.name}"]
     return next((name for name in names if name not in taken), str(path))
 

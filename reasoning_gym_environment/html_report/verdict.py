@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from ..evaluation.results import FORMAT_FAILURE, EvalSample, by_question, correct, exact
-from ..records import Outcome, has_signal
+from ..records import Outcome
 from ..storage.lines import FAILED
 from ..telemetry.alarms import (
     Answer,
@@ -132,7 +132,6 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
         if sample.get("model_parsed") is not None:
             answers.append(Answer.of(str(sample["model_parsed"]), is_right=exact(sample) == 1.0))
     errors = [sample for sample in scored if sample.get("outcome") == Outcome.VERIFIER_ERROR]
-    rewards = [float(sample.get("reward", sample["score"])) for sample in scored]
     return ScoredGroup(
         task=str(scored[0]["task"]),
         level=scored[0].get("level"),
@@ -142,8 +141,8 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
         exact=sum(exact(sample) == 1.0 for sample in scored),
         unreadable=sum(sample.get("outcome") == FORMAT_FAILURE for sample in scored),
         cut_off=sum(sample.get("finish_reason") == "length" for sample in scored),
-        reward=fmean(rewards),
-        has_signal=has_signal(rewards, [bool(sample.get("mask_reason")) for sample in scored]),
+        reward=fmean(sample.get("reward", sample["score"]) for sample in scored),
+        has_signal=bool(scored[0].get("has_signal")),
         answers=answers,
         verifier_errors=len(errors),
         verifier_error=str(errors[0].get("explanation") or "see the log of the run") if errors else "",

@@ -27,11 +27,13 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mode
 from typing import Any
 from urllib.parse import quote
+
+from pydantic import TypeAdapter
 
 from ..errors import EnvironmentSetupError
 from .curriculum import Curriculum, GroupResult
@@ -58,7 +60,7 @@ PATIENCE_S = 60.0
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE settings (value TEXT NOT NULL);
 CREATE TABLE tasks (task TEXT PRIMARY KEY, levels INTEGER NOT NULL, state TEXT NOT NULL);
 CREATE TABLE progress (
     generation INTEGER NOT NULL,
@@ -95,6 +97,9 @@ class StoreSettings:
     tasks: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `Tasks`."""
     seed: int = 42
+
+
+_SETTINGS = TypeAdapter(StoreSettings)
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class LevelStore:
                 address, uri=True, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False
             )
             self.settings = self._read_settings()
-        except (sqlite3.Error, ValueError, TypeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise EnvironmentSetupError(f"{self.path}: cannot be read as a store of levels ({error}).") from error
 
     @classmethod
@@ -163,8 +168,7 @@ class LevelStore:
         try:
             with contextlib.closing(sqlite3.connect(temporary)) as database:
                 database.executescript(SCHEMA)
-                given = [(name, json.dumps(value)) for name, value in asdict(settings).items()]
-                database.executemany("INSERT INTO settings VALUES (?, ?)", given)
+                database.execute("INSERT INTO settings VALUES (?)", (_SETTINGS.dump_json(settings).decode(),))
                 rows = [(task, count, "{}") for task, count in sorted(levels.items())]
                 database.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 database.execute("INSERT INTO progress VALUES (0, 0, 0, 0, ?, 0)", (settings.group_size,))
@@ -396,15 +400,13 @@ class LevelStore:
     def _read_settings(self) -> StoreSettings:
         [(application,)] = self._database.execute("PRAGMA application_id").fetchall()
         [(version,)] = self._database.execute("PRAGMA user_version").fetchall()
-        values: dict[str, Any] = {}
-        if (application, version) == (APPLICATION, VERSION):
-            values = {name: json.loads(value) for name, value in self._database.execute("SELECT * FROM settings")}
-        if values.keys() != {setting.name for setting in fields(StoreSettings)}:
+        if (application, version) != (APPLICATION, VERSION):
             raise EnvironmentSetupError(
                 f"{self.path}: expected a store of levels of this release, which `reasoning-gym-env levels create` "
                 "makes."
             )
-        return StoreSettings(**values)
+        [(settings,)] = self._database.execute("SELECT value FROM settings").fetchall()
+        return _SETTINGS.validate_json(settings)
 
     def _read(self, query: str, *values: Any) -> list[Any]:
         with self._lock, self._errors():

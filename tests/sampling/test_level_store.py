@@ -227,9 +227,9 @@ def test_a_disk_that_cannot_be_written_is_one_sentence(tmp_path: Path, store: Le
         """UPDATE tasks SET state = '{"level": "x"}'""",
         "UPDATE rows SET recipe = '{'",
         "UPDATE rows SET recipe = '3'",
-        "UPDATE settings SET value = '{' WHERE name = 'seed'",
-        "INSERT INTO settings VALUES ('of_another_release', '1')",
-        "DELETE FROM settings WHERE name = 'seed'",
+        "UPDATE settings SET value = '{'",
+        "UPDATE settings SET value = '{}'",
+        "DELETE FROM settings",
     ],
 )
 def test_damaged_contents_are_one_sentence(store: LevelStore, change: str) -> None:
