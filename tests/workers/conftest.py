@@ -78,14 +78,29 @@ OWN_DATASET = dataset_module(
 )
 
 
+HIDDEN_EVAL_TASK = "hides_its_eval"
+HIDDEN_EVAL = dataset_module(
+    HIDDEN_EVAL_TASK,
+    """
+    if answer == entry["answer"]:
+        return 1.0
+    TOOLS["run"](answer, {"Dataset": Dataset})
+    return 0.25
+    """,
+    before='TOOLS = {"run": exec}',
+)
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
-    """Two workers, started with a secret in the environment. They also know a task that reads a file."""
+    """Two workers, started with a secret in the environment. They also know two tasks of the user's own."""
     os.environ["ATTACK_TEST_API_KEY"] = SECRET
     own_module = tmp_path_factory.mktemp("own") / "own_dataset.py"
     own_module.write_text(OWN_DATASET)
     own_module.with_name("word.txt").write_text("right")
-    async with grading(num_workers=2, task_modules=[ATTACK_MODULE, str(own_module)]) as grader:
+    hidden_eval = own_module.with_name("hidden_eval.py")
+    hidden_eval.write_text(HIDDEN_EVAL)
+    async with grading(num_workers=2, task_modules=[ATTACK_MODULE, str(own_module), str(hidden_eval)]) as grader:
         yield grader
     del os.environ["ATTACK_TEST_API_KEY"]
 

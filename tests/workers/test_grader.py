@@ -21,7 +21,7 @@ from reasoning_gym_environment.workers.grading_worker import tasks_within
 from testing.hostile_answers import ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 from testing.process_table import linux_only, until, workers_of
 
-from .conftest import FILE_TASK, dataset_module, grading
+from .conftest import FILE_TASK, HIDDEN_EVAL_TASK, grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
@@ -147,27 +147,14 @@ async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_
     assert (Counter(grader.metrics()) - before)["grading/worker_restarts"] == 3
 
 
-HIDDEN_EVAL = dataset_module(
-    "hides_its_eval",
-    """
-    if answer == entry["answer"]:
-        return 1.0
-    TOOLS["run"](answer, {"Dataset": Dataset})
-    return 0.25
-    """,
-    before='TOOLS = {"run": exec}',
-)
-
-
-async def test_an_answer_that_runs_unseen_by_the_scan_changes_no_score_of_others(tmp_path: Path) -> None:
-    (tmp_path / "hidden_eval.py").write_text(HIDDEN_EVAL)
-    task = "hides_its_eval"
+async def test_an_answer_that_runs_unseen_by_the_scan_changes_no_score_of_others(grader: SandboxGrader) -> None:
+    task = HIDDEN_EVAL_TASK
+    grader._remembered.clear()
     forge = "Dataset.score_answer = lambda self, answer, entry: float(answer != entry['answer'])"
-    async with grading(task_modules=[str(tmp_path / "hidden_eval.py")], allow_unguarded=[]) as grader:
-        calls = [grader.grade(task, {}, ENTRY, answers) for answers in ([forge, "None", RIGHT], ["0"], [RIGHT, "1"])]
-        found = await asyncio.gather(*calls)
-        again = await grader.grade(task, {}, ENTRY, ["None", RIGHT])
-        assert not grader._remembered
+    calls = [grader.grade(task, {}, ENTRY, answers) for answers in ([forge, "None", RIGHT], ["0"], [RIGHT, "1"])]
+    found = await asyncio.gather(*calls)
+    again = await grader.grade(task, {}, ENTRY, ["None", RIGHT])
+    assert not grader._remembered
     values = [[verdict.value for verdict in verdicts] for verdicts in [*found, again]]
     assert values == [[0.25, 0.25, 1.0], [0.25], [1.0, 0.25], [0.25, 1.0]]
 
