@@ -99,19 +99,6 @@ async def test_an_invalid_completion_is_sent_without_advantage_and_does_not_coun
 # --- score(), as other code calls it
 
 
-async def test_rollout_dicts_are_scored_in_order(ready_env: ReadyEnv) -> None:
-    env = await ready_env(include_messages=True)
-    item = await env.get_next_item()
-    rollouts = [rollout(item, text, length=20 + n) for n, text in enumerate((WRONG, RIGHT, SILENT, RIGHT))]
-    group = await env.score(rollouts)
-    assert group is not None
-    assert [score == 1.0 for score in group["scores"]] == [False, True, False, True]
-    assert group["tokens"] == [one["tokens"] for one in rollouts]
-    assert group["masks"] == [one["masks"] for one in rollouts]
-    assert group["inference_logprobs"] == [one["logprobs"] for one in rollouts]
-    assert [messages[-1] for messages in group["messages"]] == [one["messages"][-1] for one in rollouts]
-
-
 async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(
     ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,14 +96,6 @@ def test_evaluate_scores_every_completion(server: tuple[str, str], tmp_path: Pat
     assert len({sample["messages"][-1]["content"] for sample in samples}) > 3
 
 
-def test_process_writes_every_group(server: tuple[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "groups.jsonl"
-    asked = settings(server[1], openai__server_type="openai", env__total_steps=2, env__data_path_to_save_groups=path)
-    ended = run([*PYTHON, "process", *asked], tmp_path)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert [len(json.loads(line)["scores"]) for line in path.open("rb")] == [COMPLETIONS] * 2
-
-
 def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, str], tmp_path: Path) -> None:
     name, base_url = server
     with trajectory_api(tmp_path) as api:
