@@ -22,7 +22,7 @@ CONTAINERS = (list, dict, set, deque, tuple)
 FULL = 40
 """In this test, lists that are bounded keep this many values."""
 
-GROUPS = 100
+GROUPS = 200
 
 
 def sizes(root: Any) -> Counter[str]:
