@@ -35,9 +35,17 @@ SMALLEST_BIN = 4
 # --- points and their estimates
 
 
+def reward_of(questions: Sequence[Question]) -> Estimate | None:
+    """The mean reward. Rewards of other environments of Atropos may be outside [0, 1], and have no interval."""
+    rewards = [reward for question in questions for reward in question.values]
+    if all(0.0 <= reward <= 1.0 for reward in rewards):
+        return share(questions)
+    return Estimate(fmean(rewards), -math.inf, math.inf, len(questions), len(rewards), "t")
+
+
 OF_EVALUATIONS = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")
-OF_TRAINING: Mapping[str, Callable[[Iterable[Question]], Estimate | None]] = {
-    "reward": mean_of,
+OF_TRAINING: Mapping[str, Callable[[Sequence[Question]], Estimate | None]] = {
+    "reward": reward_of,
     "has_signal": share,
     "level": mean_of,
     "staleness": mean_of,

@@ -259,6 +259,10 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
     exact = estimates_of(samples_of(run.groups))["exact"]
     assert exact is not None and exact.value == 0.75, "3 of the 4 completions that have a score"
     assert [group.has_signal for group in run.groups] == [False, False, True, False]
+    # Rewards that never differ have an interval too, and rewards of other environments may be negative.
+    for reward in (1.0, -1.0):
+        found = estimates_of([{**rollout, "reward": reward} for rollout in samples_of(run.groups)])["reward"]
+        assert found is not None and found.low < found.value == reward
     shown_rollouts = [
         rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
     ]
