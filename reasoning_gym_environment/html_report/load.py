@@ -232,7 +232,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
             value = sample.get(name)
             is_sound = is_sound and (value is None or math.isfinite(value))
         talk_of(sample)
-    except (LookupError, TypeError, OverflowError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         is_sound = False
     if not is_sound:
         raise BrokenLineError("no sample of `evaluate`")
