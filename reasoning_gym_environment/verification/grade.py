@@ -11,7 +11,7 @@ All functions are pure. They run where verifiers may run.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -44,25 +44,20 @@ class UnreadableItemError(Exception):
     """The check of a task cannot read an item, whatever the answer is."""
 
 
-def _check_of_readings(check: Check, is_short: bool, entry: Entry, answer: str) -> bool:
+def _check_of_readings(check: Check, entry: Entry, answer: str) -> bool:
     """Whether an answer is right as it stands, or without a label such as `The GCD is` or a remark in brackets."""
-    error: Exception | None = None
-    for text in itertools.chain([answer], readings(answer, str(entry.get("question", "")), is_short=is_short)):
-        try:
+    for text in readings(answer, str(entry.get("question", ""))):
+        with contextlib.suppress(*CHECK_ERRORS):
             if check(entry, text):
                 return True
-        except CHECK_ERRORS as raised:
-            error = error or raised
-    if error is not None:
-        raise error
-    return False
+    return check(entry, answer)
 
 
 def _all_checks() -> dict[str, Check]:
     checks: dict[str, Check] = {}
     for task, check in {**FORMS, **VALIDATORS}.items():
-        is_short = READERS.get(task) in SHORT_READERS
-        checks[task] = check if task in EXACT_TASKS else partial(_check_of_readings, check, is_short)
+        is_short = task in EXACT_TASKS or READERS.get(task) in SHORT_READERS
+        checks[task] = check if is_short else partial(_check_of_readings, check)
     return checks
 
 
@@ -90,7 +85,10 @@ def grade(
     """
     if check is not None and not needs_native:
         is_right, reason = _decision(check, entry, answer)
-        return Verdict(FULL_SCORE if is_right else 0.0, detail="" if is_right else reason[:MAX_DETAIL_CHARS])
+        return Verdict(
+            FULL_SCORE if is_right else 0.0,
+            detail="" if is_right else reason[:MAX_DETAIL_CHARS],
+        )
     score, error = _native_score(score_answer, entry, answer)
     native = score or 0.0
     if check is None:
