@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.records import VerdictStatus
+from reasoning_gym_environment.records import Outcome
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
 from reasoning_gym_environment.workers.grader import SandboxGrader
@@ -145,10 +145,10 @@ async def measure_equality(grader: SandboxGrader, groups: Sequence[Group]) -> di
     for task, entry, answers in groups:
         score_answer = library.create_dataset(task, seed=0, size=1).score_answer
         for answer, verdict in zip(answers, await grader.grade(task, {}, entry, answers), strict=True):
-            if verdict.status is not VerdictStatus.TIMEOUT:
+            if verdict.failure is not Outcome.TIMEOUT:
                 compared += 1
                 plain = await asyncio.to_thread(grade, score_answer, entry, answer)
-                if (plain.value, plain.status) != (verdict.value, verdict.status):
+                if (plain.value, plain.failure) != (verdict.value, verdict.failure):
                     different.append({"task": task, "answer": answer[:80], "detail": verdict.detail})
     return {"compared": compared, "different": len(different), "examples": different[:20]}
 

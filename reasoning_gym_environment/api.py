@@ -37,6 +37,7 @@ from .rows import DEFAULT_ROWS, PromptLimit, Row, Rows, new_store, report
 from .runtime import Runtime
 from .sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress
 from .scoring.rewards import base_reward
+from .scoring.scorer import Scorer
 from .settings.components import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import COMPOSITE, config_from_json, config_of
 from .tasks.served_configs import ServedConfigs
@@ -108,7 +109,7 @@ class Grade:
             "unscored": 0.0,
             "score": self.score.value,
             "correct": float(self.score.outcome is Outcome.CORRECT),
-            "format_failure": float(self.score.outcome is Outcome.FORMAT_FAILURE),
+            "format_failure": float(self.score.outcome.is_unreadable),
         }
 
 
@@ -202,7 +203,8 @@ class Tasks:
             score = Score(0.0, Outcome.CRASHED, explanation=str(error))
             return [Grade(None, score)] * len(completions)
         unscored = [_completion(text) for text in completions]
-        scores = await self._runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
+        scorer = Scorer(self._runtime.grader, thinking_opened=thinking_opened)
+        scores = await scorer.score(problem, unscored)
         self._runtime.watch.observe(problem, unscored, scores)
         grades = []
         for score in scores:
@@ -288,7 +290,7 @@ class ItemStream:
         """Report the rewards of a problem's completions, in [0, 1], and None for completions that were not scored.
 
         The curriculum learns from them. Without rewards the problem is finished, and the curriculum learns nothing. A
-        second report for the same problem is counted and has no other effect. Raises ValueError for other rewards and
+        second report for the same problem has no effect. Raises ValueError for other rewards and
         for a problem that is not of this stream, and TypeError for an argument that is no problem.
         """
         if not isinstance(problem, Problem):
@@ -312,7 +314,7 @@ class ItemStream:
                 "Report it to the stream that drew it."
             )
         self._item_source.observe(problem, rewards)
-        stream.ledger.finish(problem)
+        stream.pending.finish(problem)
 
     def metrics(self) -> dict[str, float]:
         """Skipped, redrawn and replaced items, and the state of the curriculum."""
@@ -413,16 +415,16 @@ class HeldOut:
             texts = [entry] if isinstance(entry, str) else entry
             _check_texts(texts)
             answers += [(problem, attempt, text) for attempt, text in enumerate(texts)]
+        scorer = Scorer(self._runtime.grader, thinking_opened=thinking_opened)
 
         async def sample(problem: PromptedProblem, attempt: int, text: str) -> EvalSample:
             graded = await graded_sample(
-                self._runtime.scorer,
+                scorer,
                 self._runtime.watch,
                 problem,
                 problem.messages,
                 _completion(text),
                 attempt,
-                thinking_opened=thinking_opened,
                 partial_credit=self._settings.partial_credit,
             )
             # A text shows neither its finish reason nor its tokens.

@@ -7,9 +7,9 @@
      └ task, level, seed, item
 
     Atropos' other hooks                  where it happens
-    setup                                 Run.start: tasks, workers, item source
+    setup                                 start_tasks, Run: tasks, workers, item source
     evaluate                              atropos/evaluate.py
-    rollout_and_score_eval                atropos/asked_questions.py
+    rollout_and_score_eval                atropos/evaluate.py
     wandb_log, setup_wandb                run.drain_metrics, telemetry/wandb_log.py
     env_manager, process_manager          the commands `serve` and `process`: atropos/serve.py, atropos/process.py
     save_checkpoint, load_checkpoint      trainer/checkpoints.py
@@ -42,8 +42,7 @@ from atroposlib.envs.base import (
 from atroposlib.utils.display import display_metrics_table
 
 from .atropos import command_line, preflight
-from .atropos.asked_questions import rollout_and_score
-from .atropos.evaluate import evaluate, evaluate_command, results_folder, write_results
+from .atropos.evaluate import evaluate, evaluate_command, results_folder, rollout_and_score, write_results
 from .atropos.original_names import remedy_of, warn_of_unused_overrides
 from .atropos.process import process
 from .atropos.serve import serve
@@ -66,12 +65,12 @@ from .inference.prompts import Prompts, RequestParameters, as_dicts, system_mess
 from .inference.server_types import adapters_of
 from .inference.spending import Spending
 from .ledger import Attempt, Failure, current_attempt, entered
-from .records import MASKED, Completion, Group
-from .run import Mode, Run
+from .records import MASKED, Completion, Group, GroupOutcome
+from .run import Mode, Run, start_tasks
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .settings.environment import ReasoningGymEnvConfig, default_configs
-from .telemetry.telemetry import GroupOutcome, keep_newest
+from .telemetry.telemetry import keep_newest
 from .telemetry.wandb_log import (
     build_table,
     continue_offline,
@@ -166,9 +165,12 @@ class ReasoningGymEnv(BaseEnv):
         `serve` and `process` make the held-out questions at the first evaluation: which questions are held out does
         not depend on them.
         """
-        run = await Run.start(
+        runtime, item_source = await start_tasks(self.config, self.mode, self.prompts.too_long)
+        run = Run(
             self.config,
             self.mode,
+            runtime,
+            item_source,
             inference=self.inference,
             prompts=self.prompts,
             state=self.state,
@@ -194,7 +196,8 @@ class ReasoningGymEnv(BaseEnv):
 
     async def get_next_item(self) -> Item:
         """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
-        problem = await self.run.stream.next()
+        stream = self.run.stream
+        problem = await stream.next()
         logger.debug("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return item_of(problem, as_dicts(self.prompts.messages(problem.question)))
 
@@ -204,9 +207,10 @@ class ReasoningGymEnv(BaseEnv):
         if attempt is not None:
             return await self._sampled_and_scored(attempt, item), []
         # Other code has called this method, so no loop will record the group.
-        with entered(Attempt(item, self.run.sampling_step())) as attempt:
+        run = self.run
+        with entered(Attempt(item, run.sampling_step())) as attempt:
             payload = await self._sampled_and_scored(attempt, item)
-            return await self.run.recorder.keep(attempt, payload), []
+            return await run.recorder.keep(attempt, payload), []
 
     async def _sampled_and_scored(self, attempt: Attempt, item: Any) -> Any:
         group = group_of(item, self.config.answer_format)
@@ -214,7 +218,8 @@ class ReasoningGymEnv(BaseEnv):
         if not group.completions:
             return None
         attempt.add(group)
-        self.run.stream.ledger.note_completions()
+        pending = self.run.stream.pending
+        pending.note_completions()
         return await self.score(rollout_dicts(item, group))
 
     async def _completions(self, attempt: Attempt, group: Group) -> list[Completion]:
@@ -243,15 +248,12 @@ class ReasoningGymEnv(BaseEnv):
 
     def _failure(self, error: InferenceError) -> Failure:
         """What an error of the servers means for the item."""
-        unavailable_since = self.inference.servers.unavailable_since()
-        is_refusal = isinstance(error, RequestRefusedError)
-        return Failure(
-            reason=error.advice if isinstance(error, RequestRefusedError) else str(error),
+        servers = self.inference.servers
+        in_outage = servers.unavailable_since() is not None
+        if isinstance(error, RequestRefusedError):
             # During an outage, a gateway refuses everything.
-            is_refused=is_refusal and unavailable_since is None,
-            counts=error.was_sent,
-            in_outage=unavailable_since is not None,
-        )
+            return Failure(error.advice, is_refused=not in_outage, counts=error.was_sent, in_outage=in_outage)
+        return Failure(str(error), counts=error.was_sent, in_outage=in_outage)
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -268,8 +270,7 @@ class ReasoningGymEnv(BaseEnv):
         attempt = current_attempt()
         known = [] if attempt is None else attempt.groups
         group = group_of_dicts(rollout_group_data, known, config.answer_format)
-        opened = self.prompts.thinking_opened
-        scores = await run.runtime.scorer.score(group.problem, group.completions, thinking_opened=opened)
+        scores = await run.scorer.score(group.problem, group.completions)
         group.rollouts = rollouts_of(
             group.completions,
             scores,
@@ -308,13 +309,14 @@ class ReasoningGymEnv(BaseEnv):
         await asyncio.gather(*sending)
 
     async def _send(self, payload: Any, item: Any, attempt: Attempt | None, to_api: bool, heeds_length: bool) -> None:
+        run = self.run
         complete_keys(payload)
         self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in payload["masks"])
         keep_newest(self.completion_lengths)
         await self.add_rollouts_for_wandb(payload, item)
         problem = self._why_unusable(payload, heeds_length)
         if problem is not None:
-            self.run.ledger.drop(attempt, *problem)
+            run.ledger.drop(attempt, *problem)
             return
         group = None
         sampled_at = None
@@ -324,7 +326,7 @@ class ReasoningGymEnv(BaseEnv):
             sampled_at = attempt.step if group is None or group.sampled_at is None else group.sampled_at
         if group is None and item is not None and self.mode is Mode.PROCESS:
             group = group_of(item, self.config.answer_format)
-        outcome = await self.run.sink.put(payload, group, sampled_at=sampled_at, to_api=to_api)
+        outcome = await run.sink.put(payload, group, sampled_at=sampled_at, to_api=to_api)
         self.items_sent_this_step += outcome is GroupOutcome.SENT
         if attempt is not None:
             attempt.conclude(outcome)
@@ -422,9 +424,10 @@ class ReasoningGymEnv(BaseEnv):
 
         An error of wandb is counted and costs this step's metrics, not the training.
         """
+        run = self.run
         metrics = {
             **(wandb_metrics or {}),
-            **self.run.drain_metrics(),
+            **run.drain_metrics(),
             **dict(self.eval_metrics),
         }
         self.eval_metrics.clear()
@@ -439,7 +442,7 @@ class ReasoningGymEnv(BaseEnv):
             await super().wandb_log(metrics)
         except Exception as error:  # noqa: BLE001
             what = "metrics not logged to wandb"
-            self.run.failures.note("metrics_not_logged_to_wandb", what, f"{type(error).__name__}: {error}")
+            run.failures.note("metrics_not_logged_to_wandb", what, f"{type(error).__name__}: {error}")
         forget_timings(self.server.servers)
 
     async def setup_wandb(self) -> None:
@@ -463,14 +466,16 @@ class ReasoningGymEnv(BaseEnv):
 
         `load_checkpoint` makes attributes of the data. They must be JSON. A disk that refuses it is logged.
         """
-        return self.run.checkpoints.begin(step, data)
+        run = self.run
+        return run.checkpoints.begin(step, data)
 
     def load_checkpoint(self) -> None:
         """Continue from the newest usable checkpoint; see `RunCheckpoints.load`.
 
         The `data` that was saved with it become attributes, as in Atropos.
         """
-        for name, value in self.run.checkpoints.load().items():
+        checkpoints = self.run.checkpoints
+        for name, value in checkpoints.load().items():
             setattr(self, name, value)
 
     # --- what other code reads
@@ -486,7 +491,8 @@ class ReasoningGymEnv(BaseEnv):
 
     @property
     def _stream_index(self) -> int:
-        return self._run.stream.index if self._run else 0
+        run = self._run
+        return run.stream.index if run else 0
 
     @property
     def rng(self) -> random.Random:
@@ -506,19 +512,22 @@ class ReasoningGymEnv(BaseEnv):
     @run_uuid.setter
     def run_uuid(self, value: str) -> None:
         self._run_id = value
-        if self._run:
-            self._run.telemetry.dumps.run_id = value
+        run = self._run
+        if run:
+            run.dumps.run_id = value
 
     @property
     def datadumps_dir(self) -> Path:
         """The folder of the dumps. A new folder is used from the next file on."""
-        return self._run.telemetry.dumps.folder if self._run else self.config.dumps_folder
+        run = self._run
+        return run.dumps.folder if run else self.config.dumps_folder
 
     @datadumps_dir.setter
     def datadumps_dir(self, folder: str | Path) -> None:
         self.config.data_dumps_dir = str(folder)
-        if self._run:
-            self._run.telemetry.dumps.folder = Path(folder)
+        run = self._run
+        if run:
+            run.dumps.folder = Path(folder)
 
     @property
     def percent_correct_buffer(self) -> list[float]:
@@ -526,12 +535,12 @@ class ReasoningGymEnv(BaseEnv):
 
         If there are very many, the list has only the newest.
         """
-        return self._run.telemetry.percent_correct if self._run else []
+        run = self._run
+        return run.telemetry.percent_correct if run else []
 
     @percent_correct_buffer.setter
     def percent_correct_buffer(self, values: list[float]) -> None:
-        if self._run:
-            self._run.telemetry.percent_correct[:] = values
+        self.percent_correct_buffer[:] = values
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments.
@@ -539,7 +548,8 @@ class ReasoningGymEnv(BaseEnv):
         `task_details` and `curriculum_mode` are the original environment's names.
         """
         mode = self.config.complexity_mode
-        stats = self.run.item_source.curriculum.stats()
+        item_source = self.run.item_source
+        stats = item_source.curriculum.stats()
         return {
             "mode": mode,
             "curriculum_mode": mode == "curriculum",

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError
-from .records import AnswerFormat, Completion, Group, Outcome, Problem, Rollout, Score, outcome_of
+from .records import AnswerFormat, Completion, Group, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
 Item: TypeAlias = tuple[Any, dict[str, Any], Any]
@@ -246,18 +246,15 @@ def rollouts_scored_elsewhere(completions: Sequence[Completion], payload: Mappin
 
     Its scores, clipped to [0, 1], count as base rewards, so that the curriculum and the metrics follow them.
     """
-    unscored = [Rollout(completion, Score(0.0, Outcome.WRONG), 0.0) for completion in completions]
-    overrides = payload.get("overrides") or [{}] * len(payload["scores"])
-    without_advantage = []
-    for tokens, override in zip(payload["tokens"], overrides, strict=False):
-        if override.get("set_advantage_to_zero"):
-            without_advantage.append(tokens)
+    overrides = [*(payload.get("overrides") or ()), *[{} for _ in payload["scores"]]]
     rollouts = []
-    for rollout in take_scores(unscored, payload):
-        value = min(1.0, max(0.0, rollout.reward))
-        score = Score(value, outcome_of(value), explanation="scored by a subclass")
-        reason = SET_BY_SUBCLASS if rollout.completion.tokens in without_advantage else None
-        rollouts.append(dataclasses.replace(rollout, score=score, base_reward=value, mask_reason=reason))
+    for tokens, value, override in zip(payload["tokens"], payload["scores"], overrides, strict=False):
+        completion = _with_tokens(completions, tokens)
+        if completion is not None:
+            base_reward = min(1.0, max(0.0, float(value)))
+            score = Score(base_reward, outcome_of(base_reward), explanation="scored by a subclass")
+            reason = SET_BY_SUBCLASS if override.get("set_advantage_to_zero") else None
+            rollouts.append(Rollout(completion, score, float(value), reason, base_reward))
     return rollouts
 
 

@@ -29,9 +29,9 @@ from typing import Any
 
 from .errors import EnvironmentSetupError
 from .group import drawn_problem
-from .records import Group, Problem
+from .records import Group, GroupOutcome, Problem
 from .sampling.pending_items import MAX_FAILURES, PendingItems
-from .telemetry.telemetry import GroupOutcome, Telemetry
+from .telemetry.telemetry import Telemetry
 from .utils.resilience import RepeatedEvents
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from typing import Any
 
 from .group import group_with, rollouts_scored_elsewhere, take_scores, why_malformed
 from .ledger import Attempt, Ledger
-from .records import Group
+from .records import Group, GroupOutcome, outcome_without_signal
 from .sampling.item_stream import ItemSource
-from .telemetry.telemetry import GroupOutcome, Telemetry, outcome_without_signal
+from .telemetry.telemetry import Telemetry
 from .trainer.run_state import RunState
 from .utils.resilience import RepeatedEvents
 

@@ -102,54 +102,53 @@ class Completion:
         return len(self.masks) - self.masks.count(MASKED)
 
 
-class VerdictStatus(StrEnum):
-    """How the verifier ended, apart from what it decided."""
+class Outcome(StrEnum):
+    """What a completion is worth."""
 
-    SCORED = "scored"
-    VERIFIER_ERROR = "verifier_error"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    CRASHED = "crashed"
+    CORRECT = "correct"
+    PARTIAL = "partial"
+    WRONG = "wrong"
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of grading an answer: `value` is its score, in [0, 1].
-
-    `native` is the score that reasoning-gym alone would give, or None if no setting needs it. For a task with a form or
-    a validator, `value` is 1 or 0. For other tasks it is `native`.
-    """
-
-    value: float
-    status: VerdictStatus = VerdictStatus.SCORED
-    native: float | None = None
-    detail: str = ""
-
-
-class FormatFailure(StrEnum):
-    """Why no answer could be extracted from a completion."""
-
+    # These completions have no readable answer, and score 0.
     NO_ANSWER = "no_answer"
     MULTIPLE_ANSWERS = "multiple_answers"
     UNFINISHED_THINKING = "unfinished_thinking"
     EMPTY_ANSWER = "empty_answer"
 
-
-class Outcome(StrEnum):
-    """The outcome of a completion. The last four mean that there is no score, not that the answer is wrong."""
-
-    CORRECT = "correct"
-    PARTIAL = "partial"
-    WRONG = "wrong"
-    FORMAT_FAILURE = "format_failure"
     VERIFIER_ERROR = "verifier_error"
+    """The verifier of the task raised an error, and the answer scores 0."""
+
+    # These completions have no score, which does not mean that the answer is wrong.
     TIMEOUT = "timeout"
     MEMORY = "memory"
     CRASHED = "crashed"
     BAD_REPLY = "bad_reply"
 
-    def __init__(self, value: str) -> None:
-        self.is_scored = value not in ("timeout", "memory", "crashed", "bad_reply")
+    @property
+    def is_scored(self) -> bool:
+        return self not in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED, Outcome.BAD_REPLY)
+
+    @property
+    def is_unreadable(self) -> bool:
+        return self.kind == UNREADABLE
+
+    @property
+    def kind(self) -> str:
+        """The outcome in files and metrics, where all unreadable completions have the same."""
+        without_answer = (
+            Outcome.NO_ANSWER,
+            Outcome.MULTIPLE_ANSWERS,
+            Outcome.UNFINISHED_THINKING,
+            Outcome.EMPTY_ANSWER,
+        )
+        return UNREADABLE if self in without_answer else self.value
+
+
+UNREADABLE = "format_failure"
+"""What files and metrics call the outcome of a completion without a readable answer."""
+
+KINDS = tuple(dict.fromkeys(outcome.kind for outcome in Outcome))
+"""The outcomes in files and metrics."""
 
 
 def outcome_of(value: float) -> Outcome:
@@ -162,6 +161,21 @@ def outcome_of(value: float) -> Outcome:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """The result of grading an answer: `value` is its score, in [0, 1].
+
+    `failure` is why the answer has no score of its verifier: VERIFIER_ERROR, TIMEOUT, MEMORY or CRASHED. `native` is
+    the score that reasoning-gym alone would give, or None if no setting needs it. For a task with a form or a
+    validator, `value` is 1 or 0. For other tasks it is `native`.
+    """
+
+    value: float
+    failure: Outcome | None = None
+    native: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
@@ -171,15 +185,14 @@ class Score:
     value: float
     outcome: Outcome
     answer: str | None = None
-    failure: FormatFailure | None = None
     explanation: str = ""
     native: float | None = None
 
     @property
     def why(self) -> str:
         """Why there is no answer, or no score; "" if there are both."""
-        if self.failure:
-            return self.failure.value
+        if self.outcome.is_unreadable:
+            return self.outcome.value
         return "" if self.outcome.is_scored else self.explanation
 
 
@@ -196,6 +209,10 @@ class Rollout:
     reward: float
     mask_reason: str | None = None
     base_reward: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.score.outcome
 
 
 @dataclass
@@ -221,7 +238,7 @@ class Group:
     @property
     def scored(self) -> list[Rollout]:
         """The rollouts that have a score."""
-        return [rollout for rollout in self.rollouts if rollout.score.outcome.is_scored]
+        return [rollout for rollout in self.rollouts if rollout.outcome.is_scored]
 
     @property
     def has_signal(self) -> bool:
@@ -234,6 +251,62 @@ def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
         return False
     mean = sum(rewards) / len(rewards)
     return any(reward != mean for reward, is_masked in zip(rewards, masked, strict=True) if not is_masked)
+
+
+class GroupOutcome(StrEnum):
+    """The outcome of a group whose completions were requested. Each group has one outcome.
+
+        requested ──> the server gave no completions                       inference_failed
+        scored ─────> no completion could be scored                        timed_out
+                 ├──> the token budget cut off all completions             too_long
+                 ├──> no completion has a readable answer                  unreadable
+                 ├──> the rewards differ only where the advantage is zero  masked
+                 ├──> all answers are wrong / right                        all_wrong, all_right
+                 ├──> all rewards are equal for another reason             equal_scores
+                 └──> the trajectory API accepted or refused it            sent, send_failed
+                      the trainer took too many steps since sampling       stale
+                      `process` wrote it to its file                       written
+                      its size differs from what the trainer expects       dropped
+                      a subclass dropped it                                dropped
+        at any time ─> it was stopped and its item is requeued             cancelled
+                       an error in this environment, which is logged       fault
+
+    Only `sent` and `written` groups are useful. The inference for all other groups was wasted.
+    """
+
+    SENT = "sent"
+    WRITTEN = "written"
+    ALL_RIGHT = "all_right"
+    ALL_WRONG = "all_wrong"
+    UNREADABLE = "unreadable"
+    EQUAL_SCORES = "equal_scores"
+    MASKED = "masked"
+    TOO_LONG = "too_long"
+    TIMED_OUT = "timed_out"
+    SEND_FAILED = "send_failed"
+    STALE = "stale"
+    DROPPED = "dropped"
+    INFERENCE_FAILED = "inference_failed"
+    CANCELLED = "cancelled"
+    FAULT = "fault"
+
+
+def outcome_without_signal(group: Group) -> GroupOutcome:
+    """Why a scored group carries no training signal. If several reasons apply, the first in this order counts."""
+    if not group.scored:
+        return GroupOutcome.TIMED_OUT
+    finish_reasons = {rollout.completion.finish_reason for rollout in group.rollouts}
+    if finish_reasons == {"length"}:
+        return GroupOutcome.TOO_LONG
+    if all(rollout.outcome.is_unreadable for rollout in group.scored):
+        return GroupOutcome.UNREADABLE
+    if len(set(group.rewards)) > 1:
+        return GroupOutcome.MASKED
+    if all(rollout.outcome is Outcome.CORRECT for rollout in group.scored):
+        return GroupOutcome.ALL_RIGHT
+    if any(group.rewards):
+        return GroupOutcome.EQUAL_SCORES
+    return GroupOutcome.ALL_WRONG
 
 
 def to_json(value: Any) -> Any:

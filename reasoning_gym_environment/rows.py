@@ -27,8 +27,8 @@ from .records import Problem
 from .runtime import Runtime
 from .sampling.curriculum import Curriculum
 from .sampling.item_maker import ItemAddress, ItemResult
+from .sampling.item_stream import level_chooser
 from .sampling.level_store import LevelStore, StoreSettings, check_is_new
-from .sampling.levels import level_chooser
 from .settings.components import EvaluationSettings, SamplingSettings, checked
 from .tasks.difficulty_ladder import Level
 from .utils.loop_thread import LoopThread, PerProcess

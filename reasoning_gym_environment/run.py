@@ -3,7 +3,7 @@
     settings, workers, inference client ──> Run ──> env.py: the steps of one group, which Atropos calls hooks
                                              └────> atropos/: the loop that calls them, and the three commands
 
-`Run.start` starts the workers and makes the Run, which is then complete: no other code assigns its attributes later.
+A Run is complete when it is constructed: no other code assigns its attributes later.
 The mode says which command the run belongs to, and decides what differs between the commands. The changing state is in
 the components: the trainer's progress in `state`, the items in `item_source`, the counters in `telemetry` and
 `failures`.
@@ -12,7 +12,7 @@ the components: the trainer's progress in `state`, the items in `item_source`, t
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -29,6 +29,7 @@ from .recorder import Recorder
 from .records import Problem
 from .runtime import Runtime
 from .sampling.item_stream import ItemSource
+from .scoring.scorer import Scorer
 from .settings.components import workers_for_cores
 from .settings.environment import ReasoningGymEnvConfig
 from .telemetry.telemetry import Telemetry
@@ -75,18 +76,39 @@ class Mode(Enum):
         return self in (Mode.EVALUATE, Mode.LIBRARY)
 
     @property
-    def allows_overtaking(self) -> bool:
-        """Whether the stream hands out a ready item before an earlier item that is not ready yet."""
-        return self is Mode.SERVE
-
-    @property
     def patience_s(self) -> float | None:
         """How long all inference servers may be unavailable before a request fails; None for no limit."""
         return OFFLINE_PATIENCE_S if self in (Mode.PROCESS, Mode.EVALUATE) else None
 
 
+async def start_tasks(
+    config: ReasoningGymEnvConfig, mode: Mode, too_long: Callable[[str], str]
+) -> tuple[Runtime, ItemSource]:
+    """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs.
+
+    `too_long(question)` says why a question does not fit, or returns "" if it fits.
+    """
+    logger.info("Starting workers and loading reasoning-gym.")
+    settings = config
+    if mode is Mode.EVALUATE:
+        # An evaluation draws no training items, so it needs no levels. While the workers make the questions, the rest
+        # of the program is idle, so the workers can use more of the cores.
+        workers = config.num_generation_workers or workers_for_cores(1, at_most=8)
+        settings = config.model_copy(update={"complexity_mode": None, "num_generation_workers": workers})
+    runtime = Runtime(settings)
+    await runtime.start()
+    try:
+        logger.info("Using %s.", runtime.library.describe())
+        runtime.check_held_out(config)
+        # Only a trainer must not wait for a slow item.
+        return runtime, runtime.item_source(settings, too_long=too_long, may_overtake=mode is Mode.SERVE)
+    except BaseException:
+        await runtime.close()
+        raise
+
+
 class Run:
-    """One run of one process. `start` begins everything, and `close` ends it."""
+    """One run of one process, until `close`."""
 
     def __init__(
         self,
@@ -109,6 +131,7 @@ class Run:
         self.config = config
         self.mode = mode
         self.runtime = runtime
+        self.scorer = Scorer(runtime.grader, thinking_opened=prompts.thinking_opened)
         self.item_source = item_source
         self.stream = item_source.stream
         self.inference = inference
@@ -117,12 +140,13 @@ class Run:
         self.own = own
         self.failures = RepeatedEvents(logger)
         self.telemetry = Telemetry(config, run_id, runtime.library.version)
+        self.dumps = self.telemetry.dumps
         self.api = TrajectoryApi(config, state, self.failures, Transport(config.rollout_server_url))
         self.sink = sink or TrainerSink(self.api, config.data_path_to_save_groups, self.failures)
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
         self.evaluator = self._evaluator()
         self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
-        self.ledger = Ledger(self.stream.ledger, self.telemetry, self.failures, requeues=mode.has_trainer)
+        self.ledger = Ledger(self.stream.pending, self.telemetry, self.failures, requeues=mode.has_trainer)
         self.recorder = Recorder(
             item_source,
             self.telemetry,
@@ -131,59 +155,11 @@ class Run:
             self.ledger,
             drops_equal_scores=self.drops_equal_scores,
         )
+        if mode is not Mode.EVALUATE and config.keeps_groups:
+            logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
         self._questions: EvalSet | None = None
         self.test_items: list[TestItem] = []
         """`(rg_item, dataset)` of each held-out question; empty until the workers have made the questions."""
-
-    @classmethod
-    async def start(
-        cls,
-        config: ReasoningGymEnvConfig,
-        mode: Mode,
-        *,
-        inference: InferenceClient,
-        prompts: Prompts,
-        state: RunState,
-        own: SubclassState,
-        run_id: str,
-        sink: Sink | None = None,
-    ) -> Run:
-        """Start the workers and find the tasks. Raises EnvironmentSetupError; then no worker runs."""
-        logger.info("Starting workers and loading reasoning-gym.")
-        settings = config
-        if mode is Mode.EVALUATE:
-            # An evaluation draws no training items, so it needs no levels. While the workers make the questions, the
-            # rest of the program is idle, so the workers can use more of the cores.
-            workers = config.num_generation_workers or workers_for_cores(1, at_most=8)
-            settings = config.model_copy(update={"complexity_mode": None, "num_generation_workers": workers})
-        runtime = Runtime(settings)
-        await runtime.start()
-        try:
-            logger.info("Using %s.", runtime.library.describe())
-            if mode is not Mode.EVALUATE and config.keeps_groups:
-                logger.info("The dumps of rollouts are in %s.", config.dumps_folder.resolve())
-            runtime.check_held_out(config)
-            item_source = runtime.item_source(
-                settings,
-                too_long=prompts.too_long,
-                # `evaluate` draws no training items.
-                may_overtake=mode.allows_overtaking,
-            )
-            return cls(
-                config,
-                mode,
-                runtime,
-                item_source,
-                inference=inference,
-                prompts=prompts,
-                state=state,
-                own=own,
-                run_id=run_id,
-                sink=sink,
-            )
-        except BaseException:
-            await runtime.close()
-            raise
 
     def _saved_components(self) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
@@ -191,7 +167,7 @@ class Run:
             **self.item_source.stateful,
             "prompts": self.prompts,
             "group_outcomes": self.telemetry.outcomes,
-            "dumps": self.telemetry.dumps,
+            "dumps": self.dumps,
             "subclass": self.own,
         }
 
@@ -199,7 +175,7 @@ class Run:
         config = self.config
         return Evaluator(
             self.inference,
-            self.runtime.scorer,
+            self.scorer,
             prompts=self.prompts,
             concurrency=self.inference.room("eval"),
             completions=config.eval_completions,
@@ -215,14 +191,13 @@ class Run:
     @property
     def task_names(self) -> list[str]:
         """The names of the served tasks. An evaluation also has the tasks that training excludes."""
-        if self.mode is Mode.EVALUATE:
-            return self.runtime.catalog.names
-        return self.stream.maker.catalog.names
+        source = self.runtime if self.mode is Mode.EVALUATE else self.stream.maker
+        return source.catalog.names
 
     @property
     def run_id(self) -> str:
         """The name of this run in dumps and logs. A resumed run keeps its name."""
-        return self.telemetry.dumps.run_id
+        return self.dumps.run_id
 
     @property
     def evals_folder(self) -> Path | None:
@@ -254,12 +229,8 @@ class Run:
         if ours is not None and all(problem in ours.problems for problem in problems):
             return replace(ours, problems=list(problems))
         # Training may ask these questions, because they are not held out.
-        return EvalSet(
-            list(problems),
-            complexity=OWN,
-            seed=self.config.eval_seed,
-            version=self.runtime.library.version,
-        )
+        library = self.runtime.library
+        return EvalSet(list(problems), complexity=OWN, seed=self.config.eval_seed, version=library.version)
 
     # --- metrics
 
@@ -285,12 +256,13 @@ class Run:
         await shutdown_step("stopping the item stream", self.stream.close())
         await shutdown_step("stopping the workers", self.runtime.close())
         await shutdown_step("leaving the trajectory API", self.api.close())
-        await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
+        await shutdown_step("finishing the dumps", self.dumps.close())
         await shutdown_step("finishing the file of groups", self.sink.close())
         self.failures.summarise()
-        self.inference.events.summarise()
+        events = self.inference.events
+        events.summarise()
         self.telemetry.summarise()
         if self.mode is Mode.SERVE and self.config.keeps_groups:
-            logger.info("To see this run: reasoning-gym-env report %s", self.telemetry.dumps.pattern)
+            logger.info("To see this run: reasoning-gym-env report %s", self.dumps.pattern)
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()

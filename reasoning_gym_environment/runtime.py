@@ -1,6 +1,6 @@
 """The tasks of a run, with the workers that make and grade their items.
 
-    TasksSettings ───────> Runtime: reasoning-gym, catalog, ladders, generator, grader, scorer
+    TasksSettings ───────> Runtime: reasoning-gym, catalog, ladders, generator, grader
     SamplingSettings ────> runtime.item_source(): chooses the next item
     EvaluationSettings ──> runtime.held_out(): the questions of an evaluation
 
@@ -21,7 +21,6 @@ from .records import Problem
 from .sampling.item_maker import ItemAddress, ItemMaker
 from .sampling.item_stream import ItemSource, build_item_source
 from .sampling.seeds import is_held_out
-from .scoring.scorer import Scorer
 from .settings.components import (
     EvaluationSettings,
     SamplingSettings,
@@ -83,7 +82,6 @@ class Runtime:
             needs_native=settings.partial_credit == "native" or logger.isEnabledFor(logging.DEBUG),
             task_modules=settings.task_modules,
         )
-        self.scorer = Scorer(self.grader)
         self.watch = CompletionWatch()
         """Sees what the Python interface scores."""
 

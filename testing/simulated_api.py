@@ -14,10 +14,13 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 
 from reasoning_gym_environment.records import MASKED
-from reasoning_gym_environment.trainer.transport import FINAL_CODES, TIMEOUT_S, ApiError, ApiRefusedError, Transport
+from reasoning_gym_environment.trainer.transport import FINAL_CODES, ApiError, ApiRefusedError, Transport
 from reasoning_gym_environment.utils.clock import now
 
 Delay = Callable[[], float]
+
+TIMEOUT_S = 300.0
+"""aiohttp waits so long for an answer."""
 
 MARK = "mark-"
 

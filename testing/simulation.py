@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import SimpleNamespace
@@ -30,7 +29,6 @@ from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.run import Mode, Run
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import build_item_source
-from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -198,7 +196,6 @@ class World(ReasoningGymEnv):
         generator: Any = SimulatedGenerator(slow_s)
         runtime: Any = SimpleNamespace(
             grader=grader,
-            scorer=Scorer(grader),
             catalog=catalog,
             library=SimpleNamespace(version="simulated"),
             metrics=dict,
@@ -248,7 +245,7 @@ class World(ReasoningGymEnv):
     async def _serve(self) -> None:
         await self.run.api.register()
         await self.run.api.take_over_limits()
-        self.run.stream.begin("0")
+        self.run.stream.instance = "0"
         await self.loop.run()
 
     # --- a process among others, with checkpoints
@@ -360,9 +357,7 @@ class World(ReasoningGymEnv):
 
     def check_items(self) -> None:
         """Every item that was ever drawn is either pending or finished."""
-        outcomes: Counter[str] = Counter()
-        for counts in self.run.telemetry.outcomes.state_dict()["counts"].values():
-            outcomes.update(counts)
+        outcomes = self.run.telemetry.outcomes.totals()
         pending = {row[0] for row in self.run.stream.state_dict()["pending"]}
         drawn = self.run.stream.state_dict()["index"]
         # An attempt that brought no completions is counted each time, and its item may be pending or have succeeded.
@@ -371,5 +366,5 @@ class World(ReasoningGymEnv):
         skipped = sum(self.run.stream.skipped.values())
         counted = ended + skipped + self.dropped
         assert finished == counted, (finished, outcomes, skipped, self.dropped, len(pending), drawn)
-        handed_out = len(self.run.stream.ledger.handed_out)
+        handed_out = len(self.run.stream.pending.handed_out)
         assert not handed_out, f"{handed_out} items are stuck with callers that are gone"

@@ -73,8 +73,7 @@ def running(
 
 def child_environment(**env: str) -> dict[str, str]:
     quiet = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    inherited = {key: value for key, value in os.environ.items() if key != "ATROPOS_ALLOW_DUMMY_MANAGED_SERVER"}
-    return {**inherited, **quiet, **env}
+    return {**os.environ, **quiet, **env}
 
 
 def run(arguments: list[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
-from reasoning_gym_environment.records import FormatFailure, Outcome, to_json
+from reasoning_gym_environment.records import Outcome, to_json
 from reasoning_gym_environment.sampling.seeds import is_held_out
 from testing.process_table import linux_only, parents
 from testing.support import wait_for
@@ -73,10 +73,10 @@ def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
     good, wrong, none = tasks.grade(problem, [right(problem), "<answer>x</answer>", "I do not know"])
     assert (good.reward, good.score.outcome) == (1.0, Outcome.CORRECT)
     assert wrong.reward == 0.0
-    assert (none.reward, none.score.failure) == (0.0, FormatFailure.NO_ANSWER)
+    assert (none.reward, none.score.outcome) == (0.0, Outcome.NO_ANSWER)
     assert tasks.grade(problem, []) == []
     opened = tasks.grade(problem, ["thoughts without an end <answer>1</answer>"], thinking_opened=True)
-    assert opened[0].score.failure is FormatFailure.UNFINISHED_THINKING
+    assert opened[0].score.outcome is Outcome.UNFINISHED_THINKING
 
 
 def test_a_problem_is_made_again_from_its_recipe_after_json(tasks: Tasks) -> None:
@@ -188,11 +188,10 @@ def test_a_stream_refuses_a_problem_that_it_has_not_drawn(tasks: Tasks) -> None:
     with pytest.raises(ValueError, match=r"this stream \(seed 2, instance 0\), got"):
         other.observe(problem, [1.0])
     assert stream.state_dict()["item_stream"]["pending"] == pending
-    # The rewards of its own problem still count, and count once.
+    # The rewards of its own problem still count, and count once, because the first report finishes the problem.
     stream.observe(problem, [1.0])
     stream.observe(problem, [0.0])
     assert len(stream.state_dict()["item_stream"]["pending"]) == len(pending) - 1
-    assert stream.metrics()["train/items_observed_again"] == 1.0
     assert stream.metrics()["curriculum/avg_recent_accuracy"] == 1.0
 
 

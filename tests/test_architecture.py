@@ -51,10 +51,22 @@ SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in SOURCES.items()}
 
 
+TYPES = {"atropos": "env"}
+"""The commands take an environment, whose class runs them. They import the name of this class for type checking only.
+
+A protocol with the same methods would have one implementation, and would have to be read besides the class.
+"""
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def imported(module: str) -> set[str]:
-    """Modules of ours that `module` imports anywhere in its source, for type checking too."""
+    """Modules of ours that `module` imports anywhere in its source, for type checking too, except those of TYPES."""
     anchor = module.split(".") if SOURCES[module].name == "__init__.py" and module else module.split(".")[:-1]
     found: set[str] = set()
+    typed = {inner for node in ast.walk(TREES[module]) if is_for_types(node) for inner in ast.walk(node)}
     for node in ast.walk(TREES[module]):
         if isinstance(node, ast.ImportFrom):
             base = [*anchor[: len(anchor) - (node.level - 1)]] if node.level else []
@@ -65,7 +77,8 @@ def imported(module: str) -> set[str]:
             target = ".".join(part for part in base if part)
             names = {f"{target}.{name.name}".lstrip(".") for name in node.names}
             # `from ..folder import module` needs the module; `from ..folder.module import name` the module named.
-            found |= (names & SOURCES.keys()) or ({target} & SOURCES.keys())
+            if node not in typed or TYPES.get(folder(module)) != target:
+                found |= (names & SOURCES.keys()) or ({target} & SOURCES.keys())
     return found - {module, ""}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from reasoning_gym_environment import env as env_module
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+from reasoning_gym_environment.records import GroupOutcome
 from testing.env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, rollout
 
 
@@ -67,7 +67,7 @@ async def test_the_end_of_serve_logs_what_was_counted_since_the_last_log_step(
         close = served.run.api.close
 
         async def deliver_and_close() -> None:
-            served.run.telemetry.outcomes.add(GroupOutcome.SENT, "gcd")
+            served.run.telemetry.outcomes.add(GroupOutcome.SENT)
             await close()
 
         monkeypatch.setattr(served.run.api, "close", deliver_and_close)

@@ -13,8 +13,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceErr
 from reasoning_gym_environment.inference.chat_tokenizer import Prompt
 from reasoning_gym_environment.inference.prompts import RequestParameters, build_messages
 from reasoning_gym_environment.inference.servers import Reply
+from reasoning_gym_environment.records import GroupOutcome
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from testing.env_support import RIGHT, WRONG, ReadyEnv, rollout
 from testing.fake_server import FakeServer, retry_quickly, tokens
 
@@ -77,7 +77,7 @@ async def test_an_attempt_that_is_left_without_a_word_gives_its_item_back(ready_
     async with env.run.ledger.attempt(await env.get_next_item(), 0):
         pass
     assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
-    assert [draw.index for draw in env.run.stream.ledger.waiting] == [0]
+    assert [draw.index for draw in env.run.stream.pending.waiting] == [0]
 
 
 async def test_an_error_that_nothing_can_mend_ends_the_run_and_gives_the_item_back(ready_env: ReadyEnv) -> None:
@@ -85,7 +85,7 @@ async def test_an_error_that_nothing_can_mend_ends_the_run_and_gives_the_item_ba
     with pytest.raises(EnvironmentSetupError):
         async with env.run.ledger.attempt(await env.get_next_item(), 0):
             raise EnvironmentSetupError("set another server")
-    assert [draw.index for draw in env.run.stream.ledger.waiting] == [0]
+    assert [draw.index for draw in env.run.stream.pending.waiting] == [0]
 
 
 async def test_hooks_without_an_attempt_only_compute(ready_env: ReadyEnv) -> None:
@@ -93,7 +93,7 @@ async def test_hooks_without_an_attempt_only_compute(ready_env: ReadyEnv) -> Non
     item = await env.get_next_item()
     assert await env.score([rollout(item, RIGHT), rollout(item, WRONG)]) is not None
     assert not outcomes(env)
-    assert list(env.run.stream.ledger.handed_out) == [0]
+    assert list(env.run.stream.pending.handed_out) == [0]
 
 
 async def test_a_caller_s_own_item_that_is_too_long_is_no_failure_of_the_stream(ready_env: ReadyEnv) -> None:
@@ -116,7 +116,4 @@ async def test_a_caller_s_own_item_without_completions_is_dropped(
 
 
 def outcomes(env: Any) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for counts in env.run.telemetry.outcomes.state_dict()["counts"].values():
-        found.update(counts)
-    return found
+    return Counter(env.run.telemetry.outcomes.totals())

@@ -17,13 +17,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..group import drawn_problem
 from ..ledger import Attempt
-from ..telemetry.telemetry import GroupOutcome, keep_newest
+from ..records import GroupOutcome
+from ..telemetry.telemetry import keep_newest
 from ..utils.clock import now
-from .hooks import Hooks
+
+if TYPE_CHECKING:
+    from ..env import ReasoningGymEnv
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +37,15 @@ class GroupLoop:
     to_api = True
     """Whether groups go to run-api, which has a limit for the length of a sequence."""
 
-    def __init__(self, env: Hooks) -> None:
+    def __init__(self, env: ReasoningGymEnv) -> None:
+        run = env.run
         self._env = env
-        self._run = env.run
-        self._config = env.run.config
-        self._state = env.run.state
+        self._run = run
+        self._config = run.config
+        self._state = run.state
+        self._ledger = run.ledger
+        self._recorder = run.recorder
+        self._failures = run.failures
         self.items: deque[Any] = deque()
         """The items to use next: drawn ahead, or given back by `collect_trajectories` of a subclass."""
         self._drawing: asyncio.Task[Any] | None = None
@@ -46,7 +53,7 @@ class GroupLoop:
         """Whether the last call of `get_next_item` has returned None."""
         self.tasks: set[asyncio.Task[None]] = set()
         """The tasks of the groups in progress."""
-        self._changed = env.run.ledger.changed
+        self._changed = run.ledger.changed
         self._error: BaseException | None = None
         self._started_at = now()
 
@@ -111,13 +118,13 @@ class GroupLoop:
 
     async def _make_group(self, item: Any) -> None:
         """One attempt, from its item until its group has arrived."""
-        async with self._run.ledger.attempt(item, self._run.sampling_step()) as attempt:
+        async with self._ledger.attempt(item, self._run.sampling_step()) as attempt:
             await self._collect_and_send(attempt)
         try:
             await self._env.cleanup()
         except Exception as error:  # noqa: BLE001
             what = "error in cleanup, after a group"
-            self._run.failures.note("error_in_cleanup", what, f"{type(error).__name__}: {error}")
+            self._failures.note("error_in_cleanup", what, f"{type(error).__name__}: {error}")
         await self.note_end(attempt)
 
     async def _collect_and_send(self, attempt: Attempt) -> None:
@@ -143,7 +150,7 @@ class GroupLoop:
             self.items.append(item)
             is_the_same = attempt.problem is not None and drawn_problem(item) is attempt.problem
             attempt.is_given_back |= is_the_same or item is attempt.item
-        groups = await self._run.recorder.keep(attempt, found)
+        groups = await self._recorder.keep(attempt, found)
         if not groups or groups == [None] * len(groups):
             return None
         groups = await self._env.postprocess_histories(groups)
@@ -152,7 +159,7 @@ class GroupLoop:
         return groups
 
     def _drop(self, attempt: Attempt, reason: str) -> None:
-        self._run.ledger.drop(attempt, GroupOutcome.DROPPED, reason)
+        self._ledger.drop(attempt, GroupOutcome.DROPPED, reason)
 
     def _note_duration(self, seconds: float, *, is_made: bool) -> None:
         """Keep the duration for Atropos' metrics."""
@@ -170,7 +177,7 @@ class GroupLoop:
 
     def _cancel(self, is_chosen: Callable[[Attempt], bool]) -> None:
         def cancel() -> None:
-            for attempt in self._run.ledger.in_progress:
+            for attempt in self._ledger.in_progress:
                 if attempt.task is not None and is_chosen(attempt):
                     attempt.task.cancel()
 
@@ -212,7 +219,7 @@ class GroupLoop:
         if drawing is not None and drawing.done() and not drawing.cancelled() and drawing.exception() is None:
             self.items.append(drawing.result())
         for item in self.items:
-            self._run.ledger.give_back(item)
+            self._ledger.give_back(item)
         self.items.clear()
 
 

@@ -34,7 +34,7 @@ from ..inference.servers import NO_SERVER_IN_TESTING, ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..settings.environment import PLACEHOLDER, ReasoningGymEnvConfig
 from ..utils.logs import stderr_handler
-from ..utils.resilience import Outage, with_deadline
+from ..utils.resilience import RETRY_S, Outage, with_deadline
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,6 @@ ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 PROBE_TIMEOUT_S = 10.0
 """The command starts without an answer to the first request after this time, because a completion may take minutes."""
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
-RETRY_S = 2.0
-"""serve looks for its inference server every two seconds."""
-
 LFS_POINTER = b"version https://git-lfs"
 """How a file begins that Git LFS puts in the place of a large file."""
 
@@ -100,7 +97,7 @@ def tokenizers_loaded_once(servers: ServerConfigs) -> Iterator[None]:
     Atropos loads a tokenizer for itself and for every server, and ends where a tokenizer is not needed and does not
     load. Only Atropos' own modules are affected: other code of this process may load tokenizers meanwhile.
     """
-    is_needed = _each(servers)[0].server_type != "openai" or _may_train_from_text()
+    is_needed = _each(servers)[0].server_type != "openai"
     loader = SimpleNamespace(from_pretrained=functools.cache(functools.partial(_tokenizer, is_needed=is_needed)))
     with contextlib.ExitStack() as stack:
         for module in (base, sglang_server, vllm_server):
@@ -142,29 +139,6 @@ def _pointer_in(folder: Path) -> str:
     return ""
 
 
-def _may_train_from_text() -> bool:
-    return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in (
-        "1",
-        "true",
-        "yes",
-    )
-
-
-def first_request(
-    config: ReasoningGymEnvConfig,
-    prompts: Prompts,
-    *,
-    evaluates: bool = False,
-) -> tuple[Prompt, RequestParameters]:
-    """A short first request with the same parameters as the later requests, so that a refusal comes at the start."""
-    prompt = prompts.of_question(FIRST_QUESTION)
-    if evaluates:
-        room = prompts.room_for_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-        return prompt, RequestParameters(1, room, config.eval_temperature, split="eval")
-    room = prompts.room_for_training(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
-    return prompt, RequestParameters(config.group_size, room, **config.train_sampling)
-
-
 def refuse_testing(inference: InferenceClient) -> None:
     """Raise EnvironmentSetupError if a test harness replaces the servers, before anything is requested or opened."""
     if any(type(adapter) is ServerAdapter for adapter in inference.adapters):
@@ -181,23 +155,33 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
             "No group of one completion is sent: set env.group_size to 2 or env.ensure_scores_are_not_same to False."
         )
     if not inference.has_tokens:
-        if not _may_train_from_text():
-            raise EnvironmentSetupError(
-                "serve needs token ids, which the chat API does not give: set openai.server_type to vllm (a stock "
-                "`vllm serve` will do) or sglang."
-            )
-        logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
+        raise EnvironmentSetupError(
+            "serve needs token ids, which the chat API does not give: set openai.server_type to vllm (a stock "
+            "`vllm serve` will do) or sglang."
+        )
     _turn_wandb_off_without_login(config)
     await _wait_until_reachable(inference.adapters)
 
 
-async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, prompts: Prompts) -> None:
-    """For serve: raise EnvironmentSetupError if a server refuses the first request.
+async def check_first_request(
+    config: ReasoningGymEnvConfig,
+    servers: Sequence[ServerAdapter],
+    prompts: Prompts,
+    *,
+    evaluates: bool = False,
+) -> None:
+    """Send a short request with the same parameters as the later requests to each server.
 
-    The run itself handles all other failures.
+    Raises EnvironmentSetupError if a server refuses it. The run itself handles all other failures.
     """
-    prompt, parameters = first_request(config, prompts)
-    await asyncio.gather(*(_ask_once(adapter, prompt, parameters) for adapter in inference.adapters))
+    prompt = prompts.of_question(FIRST_QUESTION)
+    if evaluates:
+        room = prompts.room_for_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+        parameters = RequestParameters(1, room, config.eval_temperature, split="eval")
+    else:
+        room = prompts.room_for_training(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+        parameters = RequestParameters(config.group_size, room, **config.train_sampling)
+    await asyncio.gather(*(_ask_once(server, prompt, parameters) for server in servers))
 
 
 async def check_offline_use(
@@ -213,14 +197,13 @@ async def check_offline_use(
     """
     adapters = inference.adapters
     _turn_wandb_off_without_login(config)
-    prompt, parameters = first_request(config, prompts, evaluates=evaluates)
     problems = await asyncio.gather(*map(_probe, adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
     reachable = [adapter for adapter, problem in zip(adapters, problems, strict=True) if problem is None]
-    await asyncio.gather(*(_ask_once(adapter, prompt, parameters) for adapter in reachable))
+    await check_first_request(config, reachable, prompts, evaluates=evaluates)
 
 
 def set_log_levels(config: ReasoningGymEnvConfig) -> None:
@@ -242,18 +225,9 @@ def set_log_levels(config: ReasoningGymEnvConfig) -> None:
 
 def raise_open_file_limit() -> None:
     """Let this process open as many files as it may: each request and each worker needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError) as error:
-        logger.warning(
-            "This process can open at most %d files (%s). Raise `ulimit -n` for more requests.",
-            soft,
-            error,
-        )
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 # --- is a server there?

@@ -14,25 +14,26 @@ import shlex
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import EnvironmentSetupError
 from ..inference.spending import plan
 from ..ledger import Attempt
-from ..records import to_json
+from ..records import GroupOutcome, to_json
 from ..settings.environment import ReasoningGymEnvConfig
 from ..storage.append_log import AppendLog
 from ..storage.disk_queue import DiskQueue
 from ..storage.lines import open_groups
 from ..tasks import reasoning_gym_source as library
-from ..telemetry.telemetry import GroupOutcome
 from ..trainer.sinks import FileSink
 from ..utils.resilience import BackgroundCalls, supervise
 from ..utils.shutdown import shutdown_step
 from . import preflight
-from .hooks import Hooks
 from .loop import GroupLoop
 from .run_watch import RunWatch
+
+if TYPE_CHECKING:
+    from ..env import ReasoningGymEnv
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any
     }
 
 
-async def process(env: Hooks) -> None:
+async def process(env: ReasoningGymEnv) -> None:
     """Write `total_steps` groups, including groups whose scores are all equal. `env` is not set up yet.
 
     Raises EnvironmentSetupError if a setting is wrong, the file cannot be written, or too many groups fail in a row.
@@ -125,8 +126,9 @@ class ProcessLoop(GroupLoop):
 
     to_api = False
 
-    def __init__(self, env: Hooks, groups: AppendLog, queue: DiskQueue) -> None:
+    def __init__(self, env: ReasoningGymEnv, groups: AppendLog, queue: DiskQueue) -> None:
         super().__init__(env)
+        self._spending = env.inference.spending
         self._groups = groups
         self._queue = queue
         self._failures_in_a_row = 0
@@ -142,7 +144,7 @@ class ProcessLoop(GroupLoop):
     def room(self) -> int:
         """Groups that the file lacks. There is no room without items or tokens, and while groups wait for the disk."""
         has_items = bool(self.items) or not self.has_no_item
-        if not has_items or self._run.inference.spending.is_over or self._queue.is_stuck:
+        if not has_items or self._spending.is_over or self._queue.is_stuck:
             return 0
         return min(self._limit, self._missing) - len(self.tasks)
 
@@ -162,7 +164,6 @@ class ProcessLoop(GroupLoop):
             # command must not wait for space on the disk any longer.
             self._queue.stop()
             await self.stop()
-            self._report_lost()
         await self._env.wandb_log()
 
     def _replay(self) -> None:
@@ -171,9 +172,10 @@ class ProcessLoop(GroupLoop):
         The stream skips the items of these groups, and the item source learns from their rewards.
         """
         run = self._run
-        written = self._groups.done.values()
+        done = self._groups.done
+        written = done.values()
         # Training may exclude tasks of the catalog, and an earlier release may have served them.
-        served = run.stream.maker.catalog
+        served = run.task_names
         run.state.groups_written = len(written)
         run.stream.leave_out({group.index for group in written})
         for group in written:
@@ -215,23 +217,15 @@ class ProcessLoop(GroupLoop):
 
     def _check_failures(self, most: int) -> None:
         if self._failures_in_a_row >= most:
-            why = self._run.failures.last_detail or "the prompts leave no room for a completion"
+            why = self._failures.last_detail or "the prompts leave no room for a completion"
             raise EnvironmentSetupError(
                 f"{self._failures_in_a_row} groups in a row could not be sampled: {why.rstrip('.')}. The groups so far "
                 "are in the file. Check the inference server, its settings (openai.*) and env.max_token_length, and "
                 "start the same command again to resume."
             )
 
-    def _report_lost(self) -> None:
-        if self._queue.lost:
-            logger.error(
-                "%d groups that had their completions were not written to %s. The same command makes them again.",
-                self._queue.lost,
-                self._groups.path,
-            )
 
-
-def _report(env: Hooks, groups: AppendLog) -> None:
+def _report(env: ReasoningGymEnv, groups: AppendLog) -> None:
     spending = env.inference.spending
     if spending.requests:
         logger.info("Spent: %s.", spending.total())

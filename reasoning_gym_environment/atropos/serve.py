@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import logging
+from typing import TYPE_CHECKING
 
 from ..run import Run
 from ..utils.resilience import supervise
 from ..utils.shutdown import shutdown_step
 from . import preflight
-from .hooks import Hooks
 from .serve_loop import ServeLoop
+
+if TYPE_CHECKING:
+    from ..env import ReasoningGymEnv
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +22,7 @@ MIDDLE_COLLECTIONS = 100
 """A garbage collection of the next older generation follows this many collections. Python's default is 10 for both."""
 
 
-async def register(env: Hooks) -> None:
+async def register(env: ReasoningGymEnv) -> None:
     """Register with the trajectory API, and continue this run if it has a checkpoint.
 
     A new run gets the name of its item stream here. A resumed run keeps the stream that it had, whatever number it
@@ -35,7 +38,7 @@ async def register(env: Hooks) -> None:
     if run.checkpoints.is_resumed:
         logger.info("The next item is %d of stream %r.", run.stream.index, run.stream.instance)
     else:
-        run.stream.begin(run.checkpoints.stream_name())
+        run.stream.instance = run.checkpoints.stream_name()
         logger.info("This instance draws item stream %r.", run.stream.instance)
     # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
     run.checkpoints.begin_latest()
@@ -47,10 +50,11 @@ async def sign_off_predecessor(run: Run) -> None:
     run-api does not notice when an environment is killed, and keeps its share of every batch reserved. The mark that
     the process has left can be used once. So a checkpoint without it is saved first, however long the disk takes.
     """
-    predecessor = run.checkpoints.predecessor
+    checkpoints = run.checkpoints
+    predecessor = checkpoints.predecessor
     if predecessor is None:
         return
-    await run.checkpoints.saved.wait()
+    await checkpoints.saved.wait()
     await run.api.sign_off_predecessor(*predecessor)
 
 
@@ -64,7 +68,7 @@ def collect_old_garbage_rarely() -> None:
     gc.set_threshold(gc.get_threshold()[0], YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
 
 
-async def serve(env: Hooks) -> None:
+async def serve(env: ReasoningGymEnv) -> None:
     """Train until the trainer has taken all its steps. `env` is not set up yet. Raises EnvironmentSetupError.
 
     The workers start while the first request of this run finds out whether the server can serve training.
@@ -72,10 +76,11 @@ async def serve(env: Hooks) -> None:
     preflight.refuse_testing(env.inference)
     preflight.raise_open_file_limit()
     await preflight.check_serve(env.config, env.inference)
-    first_request = preflight.check_first_request(env.config, env.inference, env.prompts)
+    first_request = preflight.check_first_request(env.config, env.inference.adapters, env.prompts)
     await supervise(env.setup(), first_request)
     await register(env)
-    await env.run.api.take_over_limits()
+    api = env.run.api
+    await api.take_over_limits()
     await env.setup_wandb()
     collect_old_garbage_rarely()
     loop = ServeLoop(env)

@@ -27,7 +27,7 @@ import inspect
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
@@ -35,29 +35,24 @@ from ..ledger import Attempt
 from ..telemetry.alarms import Rule, Sign
 from ..trainer.run_state import RunState
 from ..utils.clock import now
-from ..utils.resilience import supervise
+from ..utils.resilience import RETRY_S, supervise
 from .evaluate import evaluate_at_step
-from .hooks import Hooks
 from .loop import GroupLoop
-from .run_watch import LOOK_S, RunWatch
-from .status import duration
+from .run_watch import LOOK_S, STUCK_S, RunWatch, duration
+
+if TYPE_CHECKING:
+    from ..env import ReasoningGymEnv
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
 """Seconds from a status to the request for the next status, as in Atropos."""
 
-NO_ITEM_S = 1.0
-"""If `get_next_item` of a subclass returns None, the loop calls it again after this many seconds."""
-
 GRACE_S = 4.0
 """At shutdown, groups that have their completions get this long to be graded and handed to the API client.
 
 Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
 """
-
-SILENT_S = 60.0
-"""After this long without an answer from run-api, which accepts requests, an alarm says so."""
 
 FULL_S = 600.0
 """After this long with a full queue and without a step of the trainer, an alarm names possible reasons."""
@@ -140,16 +135,19 @@ class ServeLoop(GroupLoop):
     larger.
     """
 
-    def __init__(self, env: Hooks) -> None:
+    def __init__(self, env: ReasoningGymEnv) -> None:
         super().__init__(env)
+        self._api = env.run.api
+        self._may_send = self._api.may_send
+        self._checkpoints = env.run.checkpoints
         self._evaluation: asyncio.Task[Any] | None = None
         self._evaluated_step = 0
         """The step for which the newest evaluation was begun."""
         self._status: Mapping[str, Any] | None = None
         self._sent_before_status = 0
-        self._saving: set[asyncio.Future[Any]] = set()
+        self._saving: set[asyncio.Task[None]] = set()
         self._is_over = False
-        self._has_begun = env.run.checkpoints.is_resumed
+        self._has_begun = self._checkpoints.is_resumed
         """Whether the run is past its start. At the start, the loop evaluates the untrained model."""
         self._answered_at = now()
         self._stepped_at = now()
@@ -168,12 +166,12 @@ class ServeLoop(GroupLoop):
     async def _follow_trainer(self) -> None:
         """Request one status after the other, and do what is due."""
         while not self._is_over:
-            sent_before = self._run.api.sent
+            sent_before = self._api.sent
             number = self._state.env_id
-            await self._heed(await self._run.api.status(), sent_before)
+            await self._heed(await self._api.status(), sent_before)
             if self._state.env_id != number:
                 # Without delay, so that a process that replaces this process can sign off this number.
-                self._run.checkpoints.begin_latest()
+                self._checkpoints.begin_latest()
             await asyncio.sleep(TICK_S)
         self._report_end()
 
@@ -194,7 +192,8 @@ class ServeLoop(GroupLoop):
         self._status = status
         self._answered_at = now()
         self._sent_before_status = sent_before
-        await self._env.server.update_weight(status["env_weight"])
+        server = self._env.server
+        await server.update_weight(status["env_weight"])
         await self._take_step(status["current_step"])
         self._changed.set()
 
@@ -214,34 +213,24 @@ class ServeLoop(GroupLoop):
             self.begin_evaluation(step // between_evaluations * between_evaluations)
         interval = self._state.checkpoint_interval
         if crosses_multiple(before, step, interval):
-            self._save_checkpoint(step // interval * interval)
+            saving = asyncio.create_task(self._save_checkpoint(step // interval * interval))
+            self._saving.add(saving)
+            saving.add_done_callback(self._saving.discard)
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0
             await self._env.wandb_log({})
-        self._run.checkpoints.begin_if_due()
+        self._checkpoints.begin_if_due()
 
-    def _save_checkpoint(self, step: int) -> None:
+    async def _save_checkpoint(self, step: int) -> None:
         """Let the environment save a checkpoint. Training does not wait for it, and continues if it fails."""
         try:
-            saving = self._env.save_checkpoint(step)
+            saving: Any = self._env.save_checkpoint(step)
+            if inspect.isawaitable(saving):
+                # `save_checkpoint` of a subclass may return nothing.
+                await saving
         except Exception as error:  # noqa: BLE001
-            self._note_unsaved(error)
-            return
-        if inspect.isawaitable(saving):
-            # `save_checkpoint` of a subclass may be a coroutine.
-            task = asyncio.ensure_future(saving)
-            self._saving.add(task)
-            task.add_done_callback(self._saved)
-
-    def _saved(self, task: asyncio.Future[Any]) -> None:
-        self._saving.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._note_unsaved(error)
-
-    def _note_unsaved(self, error: BaseException) -> None:
-        what = "checkpoint not saved, training continues"
-        self._run.failures.note("checkpoint_not_saved", what, f"{type(error).__name__}: {error}")
+            what = "checkpoint not saved, training continues"
+            self._failures.note("checkpoint_not_saved", what, f"{type(error).__name__}: {error}")
 
     @property
     def is_evaluating(self) -> bool:
@@ -249,7 +238,7 @@ class ServeLoop(GroupLoop):
 
     def _begin_baseline(self) -> None:
         """Evaluate the untrained model. Until its completions are sampled, the trainer gets no group to learn from."""
-        self._run.api.may_send.clear()
+        self._may_send.clear()
         logger.info(
             "The run begins with an evaluation of the untrained model. No group is delivered to the trainer before its "
             "completions are sampled."
@@ -277,7 +266,7 @@ class ServeLoop(GroupLoop):
 
     def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
         # If an evaluation fails, its results are missing, and training continues.
-        self._run.api.may_send.set()
+        self._may_send.set()
         if evaluation.cancelled():
             logger.warning(
                 "The run ends before its last evaluation has finished, so the evaluation of step %d has no results.",
@@ -285,7 +274,7 @@ class ServeLoop(GroupLoop):
             )
         elif (error := evaluation.exception()) is not None:
             detail = f"step {self._evaluated_step}: {type(error).__name__}: {error}"
-            self._run.failures.note("evaluation_failed", "evaluation failed, training continues", detail)
+            self._failures.note("evaluation_failed", "evaluation failed, training continues", detail)
             logger.error("The evaluation of step %d failed.", self._evaluated_step, exc_info=error)
         self._changed.set()
 
@@ -294,7 +283,7 @@ class ServeLoop(GroupLoop):
     @property
     def room(self) -> int:
         """How many groups may start now; zero or less if there is no room."""
-        api = self._run.api
+        api = self._api
         if self._status is None or self._is_over or not api.is_available:
             return 0
         return free_places(
@@ -310,27 +299,27 @@ class ServeLoop(GroupLoop):
     @property
     def _on_the_way(self) -> int:
         """The sampled groups that the queue in the status does not include yet."""
-        sent_since_status = self._run.api.sent - self._sent_before_status
-        return self._run.api.in_delivery + sent_since_status
+        sent_since_status = self._api.sent - self._sent_before_status
+        return self._api.in_delivery + sent_since_status
 
     @property
     def _sampling(self) -> int:
         """The groups that are not scored and handed on yet."""
-        begun = self._run.ledger.in_progress
+        begun = self._ledger.in_progress
         delivering = sum(attempt.is_delivering for attempt in begun)
         return len(self.tasks) - delivering
 
     async def note_no_item(self) -> None:
         """Wait before `get_next_item` is called again."""
-        again = f"it is called again every {NO_ITEM_S:g} s"
-        self._run.failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
-        await asyncio.sleep(NO_ITEM_S)
+        again = f"it is called again every {RETRY_S:g} s"
+        self._failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
+        await asyncio.sleep(RETRY_S)
 
     # --- alarms: other modules report an outage of run-api, and silent inference servers
 
     def _rules(self) -> list[Rule]:
         return [
-            Rule("run_api_silent", self._silent, SILENT_S - LOOK_S),
+            Rule("run_api_silent", self._silent, STUCK_S - LOOK_S),
             Rule("queue_full", self._full, FULL_S),
         ]
 
@@ -341,7 +330,7 @@ class ServeLoop(GroupLoop):
     def _silent(self) -> Sign | None:
         """run-api accepts requests, and answers none."""
         silent_s = now() - self._answered_at
-        if not self._run.api.is_available or silent_s < LOOK_S:
+        if not self._api.is_available or silent_s < LOOK_S:
             return None
         return Sign(f"The trajectory API has not answered for {silent_s:.0f} s. It may be encoding a batch.")
 
@@ -349,7 +338,7 @@ class ServeLoop(GroupLoop):
         """The queue at run-api has no place for another group, and the trainer makes no step."""
         if self._status is None or not self._is_full or now() - self._stepped_at < LOOK_S:
             return None
-        if not self._run.api.may_send.is_set():
+        if not self._may_send.is_set():
             # The untrained model is being evaluated.
             return None
         reserved = 1.0 - self._status.get("unallocated_fraction", 1.0)
@@ -371,7 +360,7 @@ class ServeLoop(GroupLoop):
 
     def _waits_for(self) -> str:
         """The reason why no group starts now, or ""."""
-        api = self._run.api
+        api = self._api
         if not api.is_available:
             return "run-api"
         if self._status is None:
@@ -380,27 +369,28 @@ class ServeLoop(GroupLoop):
             return "a trainer that sets a batch size"
         if self.is_evaluating and self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             return "the evaluation"
-        if not api.may_send.is_set() and self.room <= 0:
+        if not self._may_send.is_set() and self.room <= 0:
             return "the evaluation of the untrained model, before which the trainer gets no group"
         if self._is_full:
             return f"the trainer: the queue is full, and its last step was {self._since_step} ago"
         if self.room <= 0:
             return f"the completions of {self._sampling} groups" if self._sampling else ""
-        if now() - self._started_at < NO_ITEM_S:
+        if now() - self._started_at < RETRY_S:
             return ""
         if self.has_no_item:
             return "an item: get_next_item returns none"
         if self._drawing is None:
             return ""
-        tasks = ", ".join(self._run.stream.tasks_in_progress) or "none"
+        stream = self._run.stream
+        tasks = ", ".join(stream.tasks_in_progress) or "none"
         return f"the next item (in progress: {tasks})"
 
     # --- shutdown
 
     def waits_in_vain(self, attempt: Attempt) -> bool:
         """A group without completions, or one that run-api does not take now."""
-        api = self._run.api
-        is_taken = api.is_available and api.may_send.is_set()
+        api = self._api
+        is_taken = api.is_available and self._may_send.is_set()
         return not attempt.is_paid or (attempt.is_delivering and not is_taken)
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.table import Table
 
 from ..errors import EnvironmentSetupError
-from ..records import CORRECT_THRESHOLD, Outcome
+from ..records import CORRECT_THRESHOLD, UNREADABLE, Outcome
 from ..storage.lines import UNKNOWN
 from ..utils import terminal
 from .statistics import Estimate, Question, mean_of, paired_difference, pass_at_k, pass_ks, share
@@ -38,7 +38,6 @@ MEAN_SCORE = "mean_score"
 RIGHT_ANSWERS = (MEAN_SCORE, "accuracy", "exact", "pass@1")
 """Rates of right answers, which are often equal. A sentence names equal rates together."""
 
-FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
 
 NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
 """Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
@@ -204,7 +203,7 @@ def _truncated(sample: EvalSample) -> float | None:
 def _format_failed(sample: EvalSample) -> float | None:
     """None for a sample of another program, which has no outcome."""
     outcome = sample.get("outcome")
-    return None if outcome in (None, UNKNOWN) else float(outcome == FORMAT_FAILURE)
+    return None if outcome in (None, UNKNOWN) else float(outcome == UNREADABLE)
 
 
 def _completion_tokens(sample: EvalSample) -> float | None:

@@ -218,7 +218,6 @@ class Evaluator:
             messages,
             completion,
             attempt,
-            thinking_opened=self.prompts.thinking_opened,
             partial_credit=self.partial_credit,
         )
 
@@ -235,14 +234,13 @@ async def graded_sample(
     completion: Completion,
     attempt: int,
     *,
-    thinking_opened: bool,
     partial_credit: PartialCredit,
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
-    [score] = await scorer.score(problem, [completion], thinking_opened=thinking_opened)
+    [score] = await scorer.score(problem, [completion])
     if not score.outcome.is_scored and not completion.invalid_reason:
         # The grader can fail because the machine is busy. The second attempt then usually succeeds.
-        [score] = await scorer.score(problem, [completion], thinking_opened=thinking_opened)
+        [score] = await scorer.score(problem, [completion])
     watch.observe(problem, [completion], [score])
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, messages, attempt, unscored_fields(score.outcome.value), completion)

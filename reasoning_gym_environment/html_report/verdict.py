@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ..evaluation.results import FORMAT_FAILURE, EvalSample, by_question, correct, exact
-from ..records import Outcome
+from ..evaluation.results import EvalSample, by_question, correct, exact
+from ..records import UNREADABLE, GroupOutcome, Outcome
 from ..storage.lines import FAILED
 from ..telemetry.alarms import (
     Answer,
@@ -23,7 +23,6 @@ from ..telemetry.alarms import (
     unreadable,
     verifier_fails,
 )
-from ..telemetry.telemetry import GroupOutcome
 from .comparison import Comparison, DifferenceRow, difference_of, templates
 from .curves import Evaluated, Series, by_task, estimates_of, samples_of
 from .load import LoadedRun
@@ -80,7 +79,7 @@ def verdict(
 def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[tuple[Sign, Mapping[str, str]]]:
     """What the rules about completions say of an evaluation or a run, with the filters of the samples."""
     found = [
-        (unreadable(groups), {"outcome": FORMAT_FAILURE}),
+        (unreadable(groups), {"outcome": UNREADABLE}),
         (cut_off(groups), {"failure": "cut off"}),
         (one_answer(groups), {}),
         (verifier_fails(groups), {"outcome": Outcome.VERIFIER_ERROR.value}),
@@ -139,7 +138,7 @@ def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
         item=hash(f"{scored[0].get('index')} {scored[0].get('question_digest')}"),
         completions=len(scored),
         exact=sum(exact(sample) == 1.0 for sample in scored),
-        unreadable=sum(sample.get("outcome") == FORMAT_FAILURE for sample in scored),
+        unreadable=sum(sample.get("outcome") == UNREADABLE for sample in scored),
         cut_off=sum(sample.get("finish_reason") == "length" for sample in scored),
         reward=fmean(sample.get("reward", sample["score"]) for sample in scored),
         has_signal=bool(scored[0].get("has_signal")),

@@ -103,7 +103,7 @@ class ReasoningGymOpenEnv(Environment[OpenEnvCompletion, OpenEnvQuestion, State]
             await asyncio.to_thread(report, recipe, [made.reward])
         self._state.step_count = 1
         observation = self._observation(
-            done=True, reward=made.reward, outcome=made.score.outcome.value, reason=made.score.why
+            done=True, reward=made.reward, outcome=made.score.outcome.kind, reason=made.score.why
         )
         self._question = None
         return observation

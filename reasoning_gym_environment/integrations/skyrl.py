@@ -44,7 +44,7 @@ class ReasoningGymSkyRLEnv(BaseTextEnv):
         report(self._recipe, [made.reward])
         self._metrics = made.metrics
         reward = math.nan if made.reward is None else made.reward
-        metadata = {"task": self._recipe.task, "outcome": made.score.outcome.value, "reason": made.score.why}
+        metadata = {"task": self._recipe.task, "outcome": made.score.outcome.kind, "reason": made.score.why}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
     def get_metrics(self) -> dict[str, float]:

@@ -101,7 +101,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
         await asyncio.to_thread(report, recipe, [made.reward])
         trace.record_metrics(made.metrics)
         if made.reward is None:
-            raise UnscoredError(f"{recipe.task}: {made.score.outcome.value} {made.score.explanation}")
+            raise UnscoredError(f"{recipe.task}: {made.score.outcome.kind} {made.score.explanation}")
         return made.reward
 
 

@@ -44,7 +44,7 @@ def compute_score(
     report(recipe, [made.reward])
     reward = made.reward
     if reward is None:
-        reason = f"{recipe.task}, seed {recipe.seed}: {made.score.outcome.value} {made.score.explanation}".strip()
+        reason = f"{recipe.task}, seed {recipe.seed}: {made.score.outcome.kind} {made.score.explanation}".strip()
         if unscored_reward is None:
             raise UnscoredError(
                 f"A completion could not be scored ({reason}). verl 0.9 drops the completion. Set unscored_reward for "

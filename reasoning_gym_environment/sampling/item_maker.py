@@ -78,8 +78,8 @@ class ItemResult:
     """The reason in words."""
     redrawn: Counter[str] = field(default_factory=Counter)
     """Replaced items by reason: HELD_OUT, WRONG if the item has no right answer, or CRASHED."""
-    exceeded: list[tuple[int, str, str]] = field(default_factory=list)
-    """Level, reason and detail of every level at which the item could not be made, except after a crash."""
+    exceeded: list[tuple[int, str]] = field(default_factory=list)
+    """Level and reason of every level at which the item could not be made, except after a crash."""
 
 
 class ItemMaker:
@@ -167,7 +167,7 @@ class ItemMaker:
                 # The machine may be short of memory, so a crash says nothing about the level.
                 result.redrawn[CRASHED] += 1
             elif level is not None:
-                result.exceeded.append((level.index, reason, detail))
+                result.exceeded.append((level.index, reason))
         return result
 
     async def _make_with_some_seed(self, address: ItemAddress, level: Level | None, redrawn: Counter[str]) -> Problem:

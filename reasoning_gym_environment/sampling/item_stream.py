@@ -4,16 +4,16 @@
                                                                                  │    ^
                                 requeued, a bounded number of times  ────────────┴────┘
 
-    a problem of the stream ── answered, graded ──> ItemSource.observe: the curriculum, once for each item
+    a problem of the stream ── answered, graded ──> ItemSource.observe: the curriculum
 
 Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
 
 The stream makes the next few items ahead of time, so that a problem is usually ready when a caller needs it. Problems
-come in the order of their index, and the stream also counts skipped and replaced items in that order.
-Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow item, so it lets
-ready items overtake slow items. Then the order depends on the clock, but the item of an index at its task and level
-does not.
+come in the order of their index, and the stream also counts skipped and replaced items in that order, and tells the
+curriculum of them. Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow
+item, so it lets ready items overtake slow items. Then the order depends on the clock, but the item of an index at its
+task and level does not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any, TypeAlias
 
 from pydantic import NonNegativeInt, TypeAdapter
 
@@ -34,8 +34,8 @@ from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum, GroupResult
 from .item_maker import ItemAddress, ItemMaker, ItemResult
-from .levels import LevelChooser, LevelCounts, choose_task, level_chooser
-from .pending_items import Draw, ObservedItems, PendingItems
+from .pending_items import Draw, PendingItems
+from .seeds import derive_random
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +52,47 @@ ERROR = "error"
 """The reason for skipping an item whose making raised an error that no code expects."""
 
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
-_SKIPPED = TypeAdapter(dict[str, NonNegativeInt])
-_INDICES = TypeAdapter(list[NonNegativeInt])
+_COUNTS = TypeAdapter(dict[str, NonNegativeInt])
 
 
 PREFETCH = 4
 """Items that the stream of a run makes ahead of time."""
+
+
+# --- the task and the level of an index
+
+LevelChooser: TypeAlias = Callable[[str, int], Level]
+"""Task and index -> the level of an item."""
+
+
+def choose_task(weights: Mapping[str, float], seed: int, instance: str, index: int) -> str:
+    """The task of an index of the training stream, drawn with probabilities in proportion to the weights."""
+    random = derive_random(seed, "task", "train", instance, index)
+    return random.choices(list(weights), weights=list(weights.values()))[0]
+
+
+def level_chooser(
+    settings: SamplingSettings,
+    ladders: Mapping[str, Ladder],
+    curriculum: Curriculum,
+) -> LevelChooser | None:
+    """The chooser of `complexity_mode`; None for reasoning-gym's default configs."""
+    mode = settings.complexity_mode
+    if mode is None:
+        return None
+
+    def choose(task: str, index: int) -> Level:
+        ladder = ladders[task]
+        if mode == "curriculum":
+            return ladder.levels[curriculum.level(task)]
+        if mode == "random":
+            return derive_random(settings.seed, "level", task, index).choice(ladder.levels)
+        return ladder.at(mode)
+
+    return choose
+
+
+# --- the stream
 
 
 @dataclass(eq=False)
@@ -74,14 +109,15 @@ class _ItemAhead:
 
 
 class ProblemStream:
-    """Draws training problems in the order of their index; `ledger` keeps track of the pending draws.
+    """Draws training problems in the order of their index; `pending` keeps track of the pending draws.
 
         problem = await stream.next()
         ...                                   # complete, grade, send
-        stream.ledger.finish(problem)         # or stream.ledger.requeue(problem)
+        stream.pending.finish(problem)        # or stream.pending.requeue(problem)
 
     The stream makes `prefetch` items ahead. With a curriculum, their level was chosen that many items earlier, before
-    the latest observations. `ladders` are required if there are `levels`. `counts` sees each item with a level.
+    the latest observations. `ladders` are required if there are `levels`. The stream tells a `curriculum` which levels
+    give items.
     """
 
     def __init__(
@@ -92,20 +128,23 @@ class ProblemStream:
         instance: str = "0",
         levels: LevelChooser | None = None,
         ladders: Mapping[str, Ladder] | None = None,
-        counts: LevelCounts | None = None,
+        curriculum: Curriculum | None = None,
         prefetch: int = 0,
         may_overtake: bool = False,
     ) -> None:
         self.maker = maker
-        self.ledger = PendingItems()
-        self.counts = counts or LevelCounts()
+        self.pending = PendingItems()
         self.instance = instance
+        """The name of the stream. It changes before the first draw only."""
         self.may_overtake = may_overtake
         """Whether ready items may overtake slow items."""
         self.skipped: Counter[str] = Counter()
-        """Draws that gave no problem, by "reason/task"."""
+        """Draws that gave no problem, by reason."""
         self.redrawn: Counter[str] = Counter()
-        """Replaced items by reason, since this process began."""
+        """Items that another seed has replaced, by reason, since this process began."""
+        self.replaced: Counter[str] = Counter()
+        """Items that came from an easier level than planned, by reason."""
+        self._curriculum = curriculum
         self._seed = seed
         self._levels = levels
         self._ladders = ladders or {}
@@ -121,8 +160,8 @@ class ProblemStream:
         """The index of the next problem."""
         if self._ahead:
             return self._ahead[0].draw.index
-        if self.ledger.waiting:
-            return self.ledger.waiting[0].index
+        if self.pending.waiting:
+            return self.pending.waiting[0].index
         return self._index
 
     @property
@@ -145,16 +184,12 @@ class ProblemStream:
             self._ahead.remove(item)
             self._learn_from(item.draw, result)
             if result.problem is not None:
-                self.ledger.hand_out(item.draw, result.problem)
+                self.pending.hand_out(item.draw, result.problem)
                 return result.problem
         raise EnvironmentSetupError(
             f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
             "tasks, or raise max_token_length if prompts are too long."
         )
-
-    def begin(self, instance: str) -> None:
-        """Draw the stream of this name. Call this before the first draw."""
-        self.instance = instance
 
     def choose_task(self, index: int) -> str:
         """The task of an index."""
@@ -166,7 +201,7 @@ class ProblemStream:
 
     def skip(self, reason: str, task: str, detail: str) -> None:
         """Count a draw that was not used. The first skip for a reason is logged."""
-        if not any(key.startswith(f"{reason}/") for key in self.skipped):
+        if reason not in self.skipped:
             logger.warning(
                 "Skipped an item of %s (%s): %s. Further skips for this reason are only counted (train/skipped_%s).",
                 task,
@@ -174,33 +209,26 @@ class ProblemStream:
                 detail,
                 reason,
             )
-        self.skipped[f"{reason}/{task}"] += 1
+        self.skipped[reason] += 1
 
     def metrics(self) -> dict[str, float]:
         """Skipped draws and replaced items by reason, and the items that came from an easier level."""
-        skipped: Counter[str] = Counter()
-        for key, count in self.skipped.items():
-            reason, _, _ = key.partition("/")
-            skipped[reason] += count
-        values = {f"train/skipped_{reason}": float(count) for reason, count in skipped.items()}
-        values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
-        return values | self.counts.metrics()
+        counts = {"skipped": self.skipped, "redrawn": self.redrawn, "replaced": self.replaced}
+        values: dict[str, float] = {}
+        for name, by_reason in counts.items():
+            values |= {f"train/{name}_{reason}": float(count) for reason, count in by_reason.items()}
+        return values
 
     def state_dict(self) -> dict[str, Any]:
-        """`index` is the first index without a draw; `pending` are the draws whose items are not finished.
-
-        `known` has the indices of the pending draws that were handed out before. They are not counted again.
-        """
-        pending = list(self.ledger.handed_out.values())
-        pending += self.ledger.waiting
-        pending += [item.draw for item in self._ahead]
+        """`index` is the first index without a draw; `pending` are the draws whose items are not finished."""
+        ahead = [item.draw for item in self._ahead]
+        pending = [*self.pending.draws(), *ahead]
         return {
             "index": self._index,
             "pending": [list(astuple(draw)) for draw in sorted(pending)],
-            "known": sorted(self.ledger.known),
             "instance": self.instance,
             "skipped": dict(self.skipped),
-            "replaced": self.counts.state_dict(),
+            "replaced": dict(self.replaced),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -210,14 +238,14 @@ class ProblemStream:
         """
         index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
         pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
-        known = _INDICES.validate_python(state.get("known", []))
-        skipped = Counter(_SKIPPED.validate_python(state.get("skipped", {})))
-        self.counts.load_state_dict(state.get("replaced", {}))
+        skipped = Counter(_COUNTS.validate_python(state.get("skipped", {})))
+        replaced = Counter(_COUNTS.validate_python(state.get("replaced", {})))
         self._stop_making()
-        self.ledger.restore(self._repeatable(pending), known)
+        self.pending.restore(self._repeatable(pending))
         self._index = index
         self.instance = str(state.get("instance", self.instance))
         self.skipped = skipped
+        self.replaced = replaced
 
     async def close(self) -> None:
         """Stop making items ahead. Their draws stay pending. Safe to call twice."""
@@ -249,7 +277,7 @@ class ProblemStream:
         slow = sum(item.is_slow and not item.is_ready for item in self._ahead)
         wanted = min(1 + self._prefetch + slow, MOST_AHEAD)
         while len(self._ahead) < wanted:
-            draw = self.ledger.take_waiting() or self._new_draw()
+            draw = self.pending.take_waiting() or self._new_draw()
             self._ahead.append(self._begin(draw))
 
     def _new_draw(self) -> Draw:
@@ -290,17 +318,21 @@ class ProblemStream:
 
     def _learn_from(self, draw: Draw, result: ItemResult) -> None:
         self.redrawn += result.redrawn
-        for level, reason, detail in result.exceeded:
-            self.counts.exceeded(draw.task, level, reason, detail)
+        for level, reason in result.exceeded:
+            if level > 0:
+                self.replaced[reason] += 1
+            if self._curriculum is not None:
+                self._curriculum.note_unmade(draw.task, level)
         if result.problem is None:
-            self.ledger.forget(draw.index)
+            self.pending.forget_failures(draw.index)
             self.skip(result.reason, draw.task, result.detail)
-        elif result.problem.level is not None and draw.index not in self.ledger.known:
-            self.counts.made(draw.task, result.problem.level)
+        elif result.problem.level is not None and self._curriculum is not None:
+            self._curriculum.note_made(draw.task, result.problem.level)
 
     def _repeatable(self, draws: Sequence[Draw]) -> list[Draw]:
         """The draws of tasks that are served here, at their default config if there are no levels."""
-        served = set(self.maker.catalog.names)
+        catalog = self.maker.catalog
+        served = set(catalog.names)
         kept = [draw for draw in draws if draw.task in served]
         unknown = sorted({draw.task for draw in draws} - served)
         if unknown:
@@ -315,7 +347,7 @@ class ProblemStream:
     def _stop_making(self) -> None:
         for item in self._ahead:
             item.making.cancel()
-        self.ledger.put_back(item.draw for item in self._ahead)
+        self.pending.put_back(item.draw for item in self._ahead)
         self._ahead.clear()
 
 
@@ -334,7 +366,6 @@ class ItemSource:
     stream: ProblemStream
     curriculum: Curriculum
     follows_curriculum: bool
-    observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Group) -> None:
         """Show the curriculum a scored group; see `observe`."""
@@ -342,14 +373,13 @@ class ItemSource:
         self.observe(group.problem, credits)
 
     def observe(self, problem: Problem, credits: Sequence[float]) -> None:
-        """Show the curriculum the scores of a problem's completions, once for each item of the stream.
+        """Show the curriculum the scores of a problem's completions, if the problem is pending in this stream.
 
         `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
         of the grader is not the model's failure.
         """
-        if not problem.is_of_stream or not credits:
-            return
-        if self.observed.add(problem.index):
+        pending = self.stream.pending
+        if credits and pending.is_handed_out(problem):
             self.learn(problem.task, problem.level, credits)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float]) -> None:
@@ -359,7 +389,7 @@ class ItemSource:
 
     def metrics(self) -> dict[str, float]:
         """The numbers of the stream and of the curriculum."""
-        values = self.stream.metrics() | self.observed.metrics()
+        values = self.stream.metrics()
         if self.follows_curriculum:
             values |= self.curriculum.metrics()
         return values
@@ -370,7 +400,6 @@ class ItemSource:
         return {
             "item_stream": self.stream,
             "curriculum": self.curriculum,
-            "observed": self.observed,
         }
 
 
@@ -391,7 +420,7 @@ def build_item_source(
         instance=settings.instance_id or "0",
         levels=level_chooser(settings, ladders, curriculum),
         ladders=ladders,
-        counts=LevelCounts(curriculum if follows_curriculum else None),
+        curriculum=curriculum if follows_curriculum else None,
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )

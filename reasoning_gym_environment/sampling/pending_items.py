@@ -1,4 +1,4 @@
-"""The state of each item of the training stream: pending draws, and observed items.
+"""The pending items of the training stream.
 
     drawn ── hand_out ──> handed out ── finish ──> forgotten
       ^                       │
@@ -16,19 +16,13 @@ stream tries the servers with other items. Otherwise an item that crashes them w
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from ..records import Problem
 
 MAX_FAILURES = 3
 """An item is given up after this many failures."""
-
-REMEMBERED = 4096
-"""Number of observed items to remember. Far fewer items are pending at any time."""
 
 
 @dataclass(frozen=True, order=True)
@@ -52,8 +46,6 @@ class PendingItems:
         """The draws whose problems callers hold, by index."""
         self.waiting: deque[Draw] = deque()
         """The draws to repeat before the stream makes a new one, the next first."""
-        self.known: set[int] = set()
-        """The indices of the pending draws whose problems a caller has had at least once."""
         self._failures: Counter[int] = Counter()
         """The failures of pending items, by index."""
         self._failed_in_outage: set[int] = set()
@@ -73,25 +65,26 @@ class PendingItems:
         """Note that a caller holds the problem of this draw."""
         # The item may come from a level below the level of the draw. A repetition must give the same item.
         self.handed_out[draw.index] = replace(draw, level=problem.level)
-        self.known.add(draw.index)
 
     def put_back(self, draws: Iterable[Draw]) -> None:
         """Let draws whose items were never handed out be the next ones, in this order."""
         self.waiting.extendleft(reversed(list(draws)))
 
-    def restore(self, draws: Iterable[Draw], known: Iterable[int] = ()) -> None:
+    def restore(self, draws: Iterable[Draw]) -> None:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
         self._failures.clear()
         self._failed_in_outage.clear()
         self.waiting = deque(draws)
-        self.known = {draw.index for draw in self.waiting}.intersection(known)
 
-    def forget(self, index: int) -> None:
-        """Forget what is known of a draw that is pending no longer."""
-        self.known.discard(index)
+    def forget_failures(self, index: int) -> None:
+        """Forget the failures of a draw that is pending no longer."""
         self._failures.pop(index, None)
         self._failed_in_outage.discard(index)
+
+    def draws(self) -> list[Draw]:
+        """All pending draws."""
+        return [*self.handed_out.values(), *self.waiting]
 
     # --- for the callers of the stream
 
@@ -99,7 +92,7 @@ class PendingItems:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
         if self.is_handed_out(problem):
             del self.handed_out[problem.index]
-            self.forget(problem.index)
+            self.forget_failures(problem.index)
 
     def requeue(self, problem: Problem, *, is_failure: bool = False, in_outage: bool = False) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.
@@ -125,36 +118,3 @@ class PendingItems:
     def is_handed_out(self, problem: Problem) -> bool:
         """Whether a caller still has to finish or requeue this problem."""
         return problem.is_of_stream and problem.index in self.handed_out
-
-
-class ObservedItems:
-    """The items whose scores the curriculum has seen. A repeated item must not count twice."""
-
-    def __init__(self) -> None:
-        self._indices: dict[int, None] = {}
-        self._repeated = 0
-
-    def add(self, index: int) -> bool:
-        """Whether this is the first observation of the item with this index. Further observations are counted."""
-        if index in self._indices:
-            self._repeated += 1
-            return False
-        self._indices[index] = None
-        if len(self._indices) > REMEMBERED:
-            oldest = next(iter(self._indices))
-            del self._indices[oldest]
-        return True
-
-    def metrics(self) -> dict[str, float]:
-        """The number of repeated observations, if there were any."""
-        return {"train/items_observed_again": float(self._repeated)} if self._repeated else {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The remembered indices, oldest first, as JSON."""
-        return {"indices": list(self._indices), "repeated": self._repeated}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh. Raises ValueError if it is malformed."""
-        indices = TypeAdapter(list[int]).validate_python(state.get("indices", []))
-        self._repeated = int(state.get("repeated", 0))
-        self._indices = dict.fromkeys(indices)

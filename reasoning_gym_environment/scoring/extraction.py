@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..records import AnswerFormat, FormatFailure
+from ..records import AnswerFormat, Outcome
 from ..thinking import Outside, end_of_thinking, first_marker_closes, outside_of_thinking
 
 _TAG = re.compile(r"<(/?)answer\s*>", re.IGNORECASE | re.ASCII)
@@ -46,7 +46,7 @@ class Extraction:
     """The `answer` (stripped), or the `failure` that explains why there is none."""
 
     answer: str | None = None
-    failure: FormatFailure | None = None
+    failure: Outcome | None = None
 
 
 def extract_answer(
@@ -91,14 +91,14 @@ class _Found:
 
 def _extraction(found: _Found, outside: Outside, *, may_be_empty: bool) -> Extraction:
     if len(found.answers) > 1 or found.is_left_open:
-        return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
+        return Extraction(failure=Outcome.MULTIPLE_ANSWERS)
     if found.answers:
         return Extraction(answer=found.answers[0])
     if outside.is_thinking:
-        return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
+        return Extraction(failure=Outcome.UNFINISHED_THINKING)
     if found.is_empty:
-        return Extraction(answer="") if may_be_empty else Extraction(failure=FormatFailure.EMPTY_ANSWER)
-    return Extraction(failure=FormatFailure.NO_ANSWER)
+        return Extraction(answer="") if may_be_empty else Extraction(failure=Outcome.EMPTY_ANSWER)
+    return Extraction(failure=Outcome.NO_ANSWER)
 
 
 # --- tags

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..records import Completion, Outcome, Problem, Score, Verdict, VerdictStatus, outcome_of
+from ..records import Completion, Outcome, Problem, Score, Verdict, outcome_of
 from ..workers.grader import SandboxGrader
 from .extraction import extract_answer
 
@@ -16,18 +16,16 @@ logger = logging.getLogger(__name__)
 
 
 class Scorer:
-    """Scores the completions of one problem as one batch."""
+    """Scores the completions of one problem as one batch.
 
-    def __init__(self, grader: SandboxGrader) -> None:
+    Set `thinking_opened` if the chat template has already opened the thinking in the prompt.
+    """
+
+    def __init__(self, grader: SandboxGrader, *, thinking_opened: bool = False) -> None:
         self._grader = grader
+        self._thinking_opened = thinking_opened
 
-    async def score(
-        self,
-        problem: Problem,
-        completions: Sequence[Completion],
-        *,
-        thinking_opened: bool = False,
-    ) -> list[Score]:
+    async def score(self, problem: Problem, completions: Sequence[Completion]) -> list[Score]:
         """One Score for each completion, in order.
 
         Invalid completions, and completions without an answer, do not reach a verifier.
@@ -39,7 +37,7 @@ class Scorer:
             extract_answer(
                 text,
                 answer_format=problem.answer_format,
-                thinking_opened=thinking_opened,
+                thinking_opened=self._thinking_opened,
                 may_be_empty=may_be_empty,
             )
             for text in texts
@@ -53,40 +51,23 @@ class Scorer:
         for completion, extraction in zip(completions, extractions, strict=True):
             if completion.invalid_reason:
                 score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.invalid_reason)
-            elif extraction.answer is None:
-                score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
+            elif extraction.failure is not None:
+                score = Score(0.0, extraction.failure)
             else:
-                score = _score_of_verdict(extraction.answer, next(unused_verdicts))
+                verdict = next(unused_verdicts)
+                outcome = verdict.failure or outcome_of(verdict.value)
+                score = Score(verdict.value, outcome, extraction.answer, verdict.detail, verdict.native)
             _log_score(problem.task, len(scores), score)
             scores.append(score)
         return scores
 
 
-def _score_of_verdict(answer: str, verdict: Verdict) -> Score:
-    return Score(
-        value=verdict.value,
-        outcome=_outcome(verdict),
-        answer=answer,
-        explanation=verdict.detail,
-        native=verdict.native,
-    )
-
-
-def _outcome(verdict: Verdict) -> Outcome:
-    if verdict.status is not VerdictStatus.SCORED:
-        return Outcome(verdict.status.value)
-    return outcome_of(verdict.value)
-
-
 def _log_score(task: str, number: int, score: Score) -> None:
-    found = f"answer {score.answer!r:.200}"
-    if score.failure:
-        found = f"no answer ({score.failure.value})"
     logger.debug(
-        "%s, completion %d: %s, score %.3f, outcome %s. %s",
+        "%s, completion %d: answer %.200r, score %.3f, outcome %s. %s",
         task,
         number,
-        found,
+        score.answer,
         score.value,
         score.outcome.value,
         score.explanation,

@@ -4,6 +4,9 @@ put(record) ──> a thread appends it ──> True
                     └─(the disk refuses it, or does not answer)──> a line in the log now and every minute,
                                                                    and the next attempt in RETRY_S seconds
 stop ──> one last attempt for each record that waits ──> True, or False: it is lost
+
+`put` waits as long as it takes. `offer` is for records that a run can do without, such as dumps: it does not wait for a
+disk that is unavailable, and at most MOST_WAITING records wait in memory.
 """
 
 from __future__ import annotations
@@ -15,15 +18,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..utils.resilience import BackgroundCalls, Outage
+from ..utils.resilience import RETRY_S, BackgroundCalls, Outage
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 2.0
-"""Seconds between two attempts to write a record."""
-
 PATIENCE_S = 4.0
 """A disk that takes longer than this to write a record counts as unavailable. At shutdown, the record is lost."""
+
+MOST_WAITING = 64
+"""Further records that are offered are lost, because a disk that stays full must not fill the memory."""
 
 
 class DiskQueue:
@@ -33,12 +36,13 @@ class DiskQueue:
     what the records are, in the plural. `remedy` is the end of the log line about a disk that is unavailable.
     """
 
-    def __init__(self, append: Callable[[dict[str, Any]], None], *, name: str, remedy: str) -> None:
+    def __init__(self, append: Callable[[Any], None], *, name: str, remedy: str) -> None:
         self._append = append
+        self._name = name
         self._remedy = remedy
         self._disk = BackgroundCalls(name)
         self._outage = Outage(logger, f"The disk of the {name}")
-        self._waiting: deque[tuple[dict[str, Any], asyncio.Future[bool]]] = deque()
+        self._waiting: deque[tuple[Any, asyncio.Future[bool]]] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._is_ending = asyncio.Event()
         self.hangs = False
@@ -51,12 +55,7 @@ class DiskQueue:
         """Whether records wait because the disk does not take them."""
         return self._outage.is_on
 
-    @property
-    def waiting(self) -> int:
-        """The number of records that are not written yet."""
-        return len(self._waiting)
-
-    async def put(self, record: dict[str, Any]) -> bool:
+    async def put(self, record: Any) -> bool:
         """Write a record, however long it takes. Returns False if `stop` came first and the last attempt failed.
 
         If the caller is cancelled, the record is written all the same. Raises what `append` raises except OSError.
@@ -66,6 +65,18 @@ class DiskQueue:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
         return await asyncio.shield(written)
+
+    async def offer(self, record: Any) -> bool:
+        """Write a record, but do not wait for a disk that is unavailable. Returns False if the record is lost.
+
+        Raises what `append` raises except OSError.
+        """
+        if len(self._waiting) >= MOST_WAITING:
+            self.lost += 1
+            return False
+        writing = asyncio.ensure_future(self.put(record))
+        await asyncio.wait([writing], timeout=0.0 if self.is_stuck else PATIENCE_S)
+        return not writing.done() or writing.result()
 
     def stop(self) -> None:
         """From now on, make one attempt for each record that waits or comes, because the process ends."""
@@ -79,12 +90,19 @@ class DiskQueue:
         self.stop()
         if self._writing is not None:
             await asyncio.wait([self._writing])
+        if self.lost:
+            logger.error("The disk did not take %d %s, which are lost.", self.lost, self._name)
+            self.lost = 0
         if self.hangs:
             return
         # If the caller gives up waiting, the next call of this method must not wait again.
         self.hangs = True
         await self._disk.submit(close)
         self.hangs = False
+
+    def metrics(self, prefix: str) -> dict[str, float]:
+        """Outages of the disk since the start; see `Outage.metrics`."""
+        return self._outage.metrics(prefix)
 
     async def _write(self) -> None:
         """Write the records that wait, one after the other."""
@@ -100,7 +118,7 @@ class DiskQueue:
                 written.set_result(is_written)
             self._waiting.popleft()
 
-    async def _is_written(self, record: dict[str, Any]) -> bool:
+    async def _is_written(self, record: Any) -> bool:
         while True:
             # An attempt that began before `stop` is not the last one: the disk may have space since then.
             is_last = self._is_ending.is_set()
@@ -115,7 +133,7 @@ class DiskQueue:
                 async with asyncio.timeout(RETRY_S):
                     await self._is_ending.wait()
 
-    async def _problem_of(self, record: dict[str, Any]) -> str | None:
+    async def _problem_of(self, record: Any) -> str | None:
         """Try to write a record. Returns None, or why the disk did not take it."""
         if self.hangs:
             return "the disk does not answer"

@@ -48,8 +48,8 @@ def scored_fields(score: Score, credit: float) -> dict[str, Any]:
     return {
         "native_score": score.native,
         "credit": credit,
-        "outcome": score.outcome.value,
-        "format_failure": score.failure.value if score.failure else None,
+        "outcome": score.outcome.kind,
+        "format_failure": score.outcome.value if score.outcome.is_unreadable else None,
     }
 
 
@@ -226,7 +226,7 @@ def _free_name(path: Path) -> Path:
 
 def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
     details = record["rollout_details"]
-    scored = [rollout for rollout in details if Outcome(rollout["outcome"]).is_scored]
+    scored = [rollout for rollout in details if rollout["outcome"] not in UNSCORED]
     return WrittenGroup(
         index=int(record["index"]),
         task=str(record["task"]),

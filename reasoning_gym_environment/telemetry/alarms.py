@@ -48,9 +48,6 @@ EXAMPLE_CHARS = 200
 ENDS_AFTER_S = 300.0
 """An alarm is over when its sign has been absent for this long, so that a value near a limit gives few lines."""
 
-BETWEEN_WARNINGS_S = 300.0
-"""While an alarm lasts, one line in this time names the tasks that have joined or left it."""
-
 MOST_NAMED = 10
 """A warning names at most this many tasks."""
 
@@ -95,17 +92,17 @@ class ScoredGroup:
 
 def numbers_of(problem: Problem, rollouts: Sequence[Rollout]) -> ScoredGroup | None:
     """The numbers of a group; None if no completion has a score."""
-    scored = [rollout for rollout in rollouts if rollout.score.outcome.is_scored]
+    scored = [rollout for rollout in rollouts if rollout.outcome.is_scored]
     if not scored:
         return None
-    unreadable = [rollout for rollout in scored if rollout.score.failure is not None]
-    errors = [rollout.score.explanation for rollout in scored if rollout.score.outcome is Outcome.VERIFIER_ERROR]
+    unreadable = [rollout for rollout in scored if rollout.outcome.is_unreadable]
+    errors = [rollout.score.explanation for rollout in scored if rollout.outcome is Outcome.VERIFIER_ERROR]
     return ScoredGroup(
         task=problem.task,
         level=problem.level,
         item=hash(problem.question),
         completions=len(scored),
-        exact=sum(rollout.score.outcome is Outcome.CORRECT for rollout in scored),
+        exact=sum(rollout.outcome is Outcome.CORRECT for rollout in scored),
         unreadable=len(unreadable),
         cut_off=sum(rollout.completion.finish_reason == "length" for rollout in scored),
         reward=fmean(rollout.reward for rollout in scored),
@@ -125,7 +122,7 @@ def _answers_of(rollouts: Sequence[Rollout]) -> list[Answer]:
     for rollout in rollouts:
         text = rollout.score.answer
         if text is not None:
-            answers.append(Answer.of(text, is_right=rollout.score.outcome is Outcome.CORRECT))
+            answers.append(Answer.of(text, is_right=rollout.outcome is Outcome.CORRECT))
     return answers
 
 
@@ -377,10 +374,7 @@ def failing_tasks(endings: Mapping[str, Sequence[str]]) -> Sign | None:
 
 @dataclass(frozen=True)
 class Rule:
-    """What begins an alarm: the rule must find its sign at every look for `after_s` seconds.
-
-    While the alarm lasts, its further lines name only the tasks that have joined or left it.
-    """
+    """What begins an alarm: the rule must find its sign at every look for `after_s` seconds."""
 
     name: str
     sign: Callable[[], Sign | None]
@@ -414,9 +408,6 @@ class Alarm:
         self._since: float | None = None
         """Since when the rule has found its sign at every look, or None."""
         self._found_at = 0.0
-        self._warned_at = 0.0
-        self._named: Sequence[str] = ()
-        """The tasks of the alarm, as its last line leaves them."""
 
     def look(self) -> None:
         """Look at the rule once."""
@@ -430,28 +421,9 @@ class Alarm:
         self._found_at = now()
         if self._since is None:
             self._since = now()
-        if self.is_on:
-            self._log_changes(sign)
-        elif now() - self._since >= self.rule.after_s:
+        if not self.is_on and now() - self._since >= self.rule.after_s:
             self.is_on = True
-            self._log(f"{sign.text} {sign.remedy}", sign)
-
-    def _log_changes(self, sign: Sign) -> None:
-        """Name the tasks that have joined or left, if there are any and the last line is old enough."""
-        joined = [task for task in sign.tasks if task not in self._named]
-        left = [task for task in self._named if task not in sign.tasks]
-        changes = []
-        if joined:
-            changes.append(f"Now also {shortened(joined, MOST_NAMED)}.")
-        if left:
-            changes.append(f"No longer {shortened(left, MOST_NAMED)}.")
-        if changes and now() - self._warned_at >= BETWEEN_WARNINGS_S:
-            self._log(" ".join(changes), sign)
-
-    def _log(self, text: str, sign: Sign) -> None:
-        logger.warning("ALARM %s: %s", self.rule.name, text.strip())
-        self._warned_at = now()
-        self._named = sign.tasks
+            logger.warning("ALARM %s: %s", self.rule.name, f"{sign.text} {sign.remedy}".strip())
 
 
 class Alarms:

@@ -13,35 +13,33 @@ Names of metrics: `percent_correct` is the share of base rewards of at least 0.5
 `percent_exact` the share of right answers. Both exclude completions that the environment failed to score. The reward
 after the penalty is `train_reward/total`.
 
-A dumped group is on disk as soon as it is scored. A resumed run appends to the file where it stopped. If the disk
-refuses a group, the dumps lose that group, and a warning and a metric report it. A disk that does not answer delays one
-group for PATIENCE_S. Until the disk answers, the dumps lose all further groups. Training continues in either case.
+A dumped group is on disk as soon as it is scored. A resumed run appends to the file where it stopped. While the disk is
+unavailable, training continues, and some groups wait for it in memory (storage/disk_queue.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import (
     CORRECT_THRESHOLD,
+    KINDS,
     Group,
+    GroupOutcome,
     Outcome,
     Problem,
     Rollout,
 )
 from ..storage.append_log import AppendLog
+from ..storage.disk_queue import DiskQueue
 from ..storage.lines import FAILED, FILE_STEM, ROLLOUTS, SAMPLE, dump_record
-from ..utils.resilience import BackgroundCalls, Outage
 from .alarms import Alarms, Window, completion_rules, numbers_of
 
 logger = logging.getLogger(__name__)
@@ -85,11 +83,11 @@ class Telemetry:
         self.window.add(numbers_of(group.problem, group.rollouts))
         for rollout in group.rollouts:
             self.completions.update(faults_of(rollout))
-        logger.debug("%s", group_line(group))
+        logger.debug("%s, level %s: rewards %s.", group.problem.task, group.problem.level, group.rewards)
 
     def ended(self, outcome: GroupOutcome, task: str) -> None:
         """Count how an attempt to make a group of this task ended."""
-        self.outcomes.add(outcome, task)
+        self.outcomes.add(outcome)
         self.window.note_ending(task, outcome, is_sent=outcome in (GroupOutcome.SENT, GroupOutcome.WRITTEN))
 
     async def dump(self, group: Group) -> None:
@@ -113,7 +111,8 @@ class Telemetry:
         if ended == self._summarised:
             return
         self._summarised = ended
-        logger.info("Of %s groups: %s.", f"{ended:,}", shares_in_words(totals))
+        shares = [f"{count:,} {outcome_words(name)} ({count / ended:.0%})" for name, count in totals.items()]
+        logger.info("Of %s groups: %s.", f"{ended:,}", ", ".join(shares))
         if self.window.groups:
             logger.info("%s.", self.window.in_words())
         completions = self.completions["all"]
@@ -136,11 +135,11 @@ def faults_of(rollout: Rollout) -> list[str]:
     found = ["all"]
     if rollout.completion.finish_reason == "length":
         found.append("cut off")
-    if rollout.score.failure is not None:
+    if rollout.outcome.is_unreadable:
         found.append("without a readable answer")
-    if rollout.score.outcome is Outcome.VERIFIER_ERROR:
+    if rollout.outcome is Outcome.VERIFIER_ERROR:
         found.append("wrong because their verifier raised an error")
-    if not rollout.score.outcome.is_scored:
+    if not rollout.outcome.is_scored:
         found.append("unscored")
     return found
 
@@ -192,14 +191,15 @@ class TrainMetrics:
         self._counts[name] += 1
 
     def _observe_outcome(self, rollout: Rollout) -> None:
-        for outcome in Outcome:
-            self._add(f"train/outcome_{outcome.value}", rollout.score.outcome is outcome)
+        found = rollout.outcome.kind
+        for kind in KINDS:
+            self._add(f"train/outcome_{kind}", kind == found)
         if rollout.mask_reason:
             self._masked[rollout.mask_reason] += 1
 
     def _observe_score(self, problem: Problem, rollout: Rollout) -> None:
         is_correct = 1.0 if rollout.base_reward >= CORRECT_THRESHOLD else 0.0
-        is_exact = rollout.score.outcome is Outcome.CORRECT
+        is_exact = rollout.outcome is Outcome.CORRECT
         self.percent_correct.append(is_correct)
         for scope in (
             "train",
@@ -238,23 +238,6 @@ class TrainMetrics:
         return means
 
 
-def group_line(group: Group) -> str:
-    """The log line of one scored group."""
-    problem = group.problem
-    scored = group.scored
-    correct = sum(rollout.base_reward >= CORRECT_THRESHOLD for rollout in scored)
-    exact = sum(rollout.score.outcome is Outcome.CORRECT for rollout in scored)
-    name = problem.task
-    if problem.level is not None:
-        name += f" level {problem.level}"
-    line = f"{name}: mean reward {fmean(group.rewards):.2f}"
-    line += f", {correct}/{len(scored)} at least 0.5, {exact}/{len(scored)} exact"
-    unscored = len(group.rollouts) - len(scored)
-    if unscored:
-        line += f", {unscored} unscored"
-    return f"{line}."
-
-
 # --- lists that grow until the next log step
 
 
@@ -274,104 +257,30 @@ def keep_newest_metrics(metrics: list[tuple[str, Any]]) -> None:
 # --- what became of each group
 
 
-class GroupOutcome(StrEnum):
-    """The outcome of a group whose completions were requested. Each group has one outcome.
-
-        requested ──> the server gave no completions                       inference_failed
-        scored ─────> no completion could be scored                        timed_out
-                 ├──> the token budget cut off all completions             too_long
-                 ├──> no completion has a readable answer                  unreadable
-                 ├──> the rewards differ only where the advantage is zero  masked
-                 ├──> all answers are wrong / right                        all_wrong, all_right
-                 ├──> all rewards are equal for another reason             equal_scores
-                 └──> the trajectory API accepted or refused it            sent, send_failed
-                      the trainer took too many steps since sampling       stale
-                      `process` wrote it to its file                       written
-                      its size differs from what the trainer expects       dropped
-                      a subclass dropped it                                dropped
-        at any time ─> it was stopped and its item is requeued             cancelled
-                       an error in this environment, which is logged       fault
-
-    Only `sent` and `written` groups are useful. The inference for all other groups was wasted.
-    """
-
-    SENT = "sent"
-    WRITTEN = "written"
-    ALL_RIGHT = "all_right"
-    ALL_WRONG = "all_wrong"
-    UNREADABLE = "unreadable"
-    EQUAL_SCORES = "equal_scores"
-    MASKED = "masked"
-    TOO_LONG = "too_long"
-    TIMED_OUT = "timed_out"
-    SEND_FAILED = "send_failed"
-    STALE = "stale"
-    DROPPED = "dropped"
-    INFERENCE_FAILED = "inference_failed"
-    CANCELLED = "cancelled"
-    FAULT = "fault"
-
-
-def outcome_without_signal(group: Group) -> GroupOutcome:
-    """Why a scored group carries no training signal. If several reasons apply, the first in this order counts."""
-    if not group.scored:
-        return GroupOutcome.TIMED_OUT
-    finish_reasons = {rollout.completion.finish_reason for rollout in group.rollouts}
-    if finish_reasons == {"length"}:
-        return GroupOutcome.TOO_LONG
-    if all(rollout.score.failure for rollout in group.scored):
-        return GroupOutcome.UNREADABLE
-    if len(set(group.rewards)) > 1:
-        return GroupOutcome.MASKED
-    if all(rollout.score.outcome is Outcome.CORRECT for rollout in group.scored):
-        return GroupOutcome.ALL_RIGHT
-    if any(group.rewards):
-        return GroupOutcome.EQUAL_SCORES
-    return GroupOutcome.ALL_WRONG
-
-
 class GroupOutcomes:
-    """Counts outcomes by task since the start of the run."""
+    """Counts how the attempts to make groups have ended since the start of the run."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, Counter[GroupOutcome]] = {}
+        self._counts: Counter[GroupOutcome] = Counter()
 
-    def add(self, outcome: GroupOutcome, task: str) -> None:
-        """Count a group of this task. Call this once for each group whose completions were requested."""
-        counts = self._counts.setdefault(task, Counter())
-        counts[outcome] += 1
+    def add(self, outcome: GroupOutcome) -> None:
+        """Count the end of an attempt."""
+        self._counts[outcome] += 1
 
     def metrics(self) -> dict[str, float]:
         """Groups since the start, by outcome."""
         return {f"groups/{outcome}": float(count) for outcome, count in self.totals().items()}
 
+    def totals(self) -> dict[str, int]:
+        """How many attempts ended with each outcome that occurred."""
+        return {outcome.value: self._counts[outcome] for outcome in GroupOutcome if self._counts[outcome]}
+
     def state_dict(self) -> dict[str, Any]:
-        """`counts` maps tasks, sorted by name, to the number of groups by outcome. It omits outcomes without groups."""
-        by_task = sorted(self._counts.items())
-        return {"counts": {task: _in_order(counts) for task, counts in by_task}}
+        return {"counts": self.totals()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue counting from a `state_dict`."""
-        loaded: dict[str, Counter[GroupOutcome]] = {}
-        for task, counts in state["counts"].items():
-            loaded[task] = Counter()
-            for outcome, count in counts.items():
-                loaded[task][GroupOutcome(outcome)] = int(count)
-        self._counts = loaded
-
-    def totals(self) -> dict[str, int]:
-        """How many attempts ended with each outcome that occurred."""
-        return _in_order(sum(self._counts.values(), Counter()))
-
-
-def _in_order(counts: Counter[GroupOutcome]) -> dict[str, int]:
-    return {outcome.value: counts[outcome] for outcome in GroupOutcome if counts[outcome]}
-
-
-def shares_in_words(counts: Mapping[str, int]) -> str:
-    """Such as `170 sent (61%), 97 all wrong (35%)`."""
-    total = sum(counts.values())
-    return ", ".join(f"{count:,} {outcome_words(name)} ({count / total:.0%})" for name, count in counts.items())
+        self._counts = Counter({GroupOutcome(name): int(count) for name, count in state["counts"].items()})
 
 
 def outcome_words(name: str) -> str:
@@ -394,9 +303,6 @@ SAMPLE_SIZE = 1000
 A group with long completions takes 100 kB, and a run makes hundreds of thousands of groups a day.
 """
 
-PATIENCE_S = 10.0
-"""A disk that takes longer than this to write a group counts as unavailable."""
-
 
 class RolloutDumps:
     """Writes groups of the wanted `kinds` to `folder`. Every line contains the `version` of reasoning-gym.
@@ -410,10 +316,9 @@ class RolloutDumps:
         self.folder = folder
         self._counts = {kind: Counter[str]() for kind in kinds}
         self._logs: dict[str, AppendLog] = {}
-        # A call to a disk that hangs must block neither the event loop nor the shutdown of the process.
-        self._disk = BackgroundCalls("dumps")
-        self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
-        self._overdue: asyncio.Task[None] | None = None
+        self._queue = DiskQueue(
+            self._append, name="dumps", remedy="training continues, and the dumps get the groups later"
+        )
 
     @property
     def kinds(self) -> Collection[str]:
@@ -426,61 +331,21 @@ class RolloutDumps:
         return f"{shlex.quote(str(self.folder))}/*{self.run_id}*"
 
     async def add(self, group: Group, kind: str) -> None:
-        """Write a group. The docstring of this module says what happens if the disk refuses it or hangs."""
-        if kind not in self._counts:
-            return
-        if self._overdue is not None and not self._overdue.done():
-            self._note_lost(kind, "no answer to the last write")
-            return
-        writing = asyncio.ensure_future(self._write(group, kind))
-        await asyncio.wait([writing], timeout=PATIENCE_S)
-        if not writing.done():
-            self._overdue = writing
-            self._outage.failed(
-                f"no answer for {PATIENCE_S:g} s",
-                "training continues without dumping groups",
-            )
-
-    async def _write(self, group: Group, kind: str) -> None:
-        try:
-            await self._disk.submit(self._append, group, kind)
-        except (OSError, EnvironmentSetupError) as error:
-            self._note_lost(kind, str(error))
-        else:
-            self._outage.over()
-
-    def _note_lost(self, kind: str, why: str) -> None:
-        self._counts[kind]["groups_dropped"] += 1
-        self._outage.failed(why, f"the dumps lose groups of {kind}; dumps/{kind}_dropped counts them")
+        """Write a group, or lose and count it; see `DiskQueue.offer`."""
+        if kind in self._counts and not await self._queue.offer((group, kind)):
+            self._counts[kind]["groups_dropped"] += 1
 
     async def close(self) -> None:
-        """Release the files. Safe to call twice."""
-        for kind, counts in self._counts.items():
-            await self._disk.submit(self._close, kind)
-            lost = counts["groups_dropped"]
-            if lost:
-                logger.warning(
-                    "The dumps lack %d groups of %s that could not be written.",
-                    lost,
-                    kind,
-                )
+        """Write the groups that wait, and release the files. Safe to call twice. Raises OSError."""
+        await self._queue.close(self._close_all)
 
     def metrics(self) -> dict[str, float]:
         """Groups written and dropped since the start of the run, and outages of the disk."""
-        values = self._outage.metrics("dumps/disk")
+        values = self._queue.metrics("dumps/disk")
         for kind, counts in self._counts.items():
             for event in ("written", "dropped"):
                 values[f"dumps/{kind}_{event}"] = float(counts[f"groups_{event}"])
         return values
-
-    def progress(self) -> str:
-        """How full the open files are, such as `37/100 rollouts, 12/50 FAILED_rollouts`; "" if no file is open."""
-        shares = []
-        for kind in self._counts:
-            log = self._logs.get(kind)
-            if log is not None:
-                shares.append(f"{log.count}/{GROUPS_PER_FILE[kind]} {kind}")
-        return ", ".join(shares)
 
     def state_dict(self) -> dict[str, Any]:
         kinds = {kind: dict(counts) for kind, counts in self._counts.items()}
@@ -493,16 +358,19 @@ class RolloutDumps:
             saved = state["kinds"][kind]
             self._counts[kind] = Counter({name: int(count) for name, count in saved.items()})
 
-    # --- methods that run in the thread of `_disk`
+    # --- methods that run in the thread of `_queue`
 
-    def _append(self, group: Group, kind: str) -> None:
-        """Raises OSError, and EnvironmentSetupError if another run writes to the file."""
+    def _append(self, dumped: tuple[Group, str]) -> None:
+        """Raises OSError, also if another run writes to the file."""
+        group, kind = dumped
         record = {**dump_record(group, self._version), "written_at": round(time.time(), 1)}
-        log = self._logs.get(kind) or self._open(kind)
+        try:
+            log = self._logs.get(kind) or self._open(kind)
+        except EnvironmentSetupError as error:
+            raise OSError(str(error)) from error
         log.append(record)
         self._counts[kind]["groups_written"] += 1
-        full = GROUPS_PER_FILE[kind]
-        if log.count >= full:
+        if log.count >= GROUPS_PER_FILE[kind]:
             self._close(kind)
             # Other programs may move a full file away, and its name must not be used again.
             self._counts[kind]["batch"] += 1
@@ -519,12 +387,14 @@ class RolloutDumps:
             log.close()
             counts["batch"] += 1
 
+    def _close_all(self) -> None:
+        for kind in list(self._logs):
+            self._close(kind)
+
     def _close(self, kind: str) -> None:
-        log = self._logs.pop(kind, None)
-        if log is None:
-            return
-        logger.debug("Wrote %d groups of %s to %s.", log.count, kind, log.path)
+        log = self._logs.pop(kind)
         try:
             log.close()
         except OSError as error:
+            # The group must not be written again, so this is not raised.
             logger.error("%s may have lost groups: %s.", log.path, error)

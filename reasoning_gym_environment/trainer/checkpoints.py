@@ -39,8 +39,8 @@ from ..storage.files import file_name, write_atomically
 from ..utils.clock import now
 from ..utils.resilience import BackgroundCalls, Outage
 from ..utils.saved_state import Stateful, load_into, state_of
-from .marks import MARKS
 from .run_state import RunState
+from .transport import MARKS
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ SAVE_EVERY_S = 15.0
 """A killed process repeats what it has done since the last save."""
 
 LATEST = "latest.json"
-FORMAT = 4
+FORMAT = 5
 """The version of a Document. A checkpoint of another version is from another release."""
 
 KEY = "reasoning_gym_environment"
@@ -65,7 +65,7 @@ class Document(BaseModel):
     env_id: int | None
     """The number of the process at run-api, or None if it has signed off."""
     mark: str
-    """The mark that the process leaves to its successor (marks.py)."""
+    """The mark that the process leaves to its successor (transport.py)."""
     state: dict[str, Any]
     """The state of each component, by name."""
 

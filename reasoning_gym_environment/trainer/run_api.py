@@ -9,7 +9,7 @@
                └──(more than max_staleness_steps since it was sampled)──> stale
 
 A restarted API knows neither the trainer nor the environments, and gives the same numbers again, to environments in
-any order. So after each outage, the client looks at its mark (marks.py). If the API knows the mark, the number is still
+any order. So after each outage, the client looks at its mark (transport.py). If the API knows it, the number is still
 valid. Otherwise the client registers again, and signs nothing off.
 
 A group must not reach a restarted API before the trainer has registered again: the API would accept the group, and
@@ -29,25 +29,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..records import GroupOutcome
 from ..settings.environment import ReasoningGymEnvConfig
-from ..telemetry.telemetry import GroupOutcome
 from ..utils.clock import now
 from ..utils.resilience import (
     REMIND_S,
+    RETRY_S,
     Outage,
     RepeatedEvents,
     with_deadline,
 )
-from .answers import AnswerT, Limits, Planted, Registered, Status, parse
-from .marks import NO_TRAINER, is_known, new_mark, registration_of
 from .run_state import RunState
-from .transport import FINAL_CODES, ApiError, ApiRefusedError, Transport
+from .transport import (
+    FINAL_CODES,
+    NO_TRAINER,
+    AnswerT,
+    ApiError,
+    ApiRefusedError,
+    Limits,
+    Planted,
+    Registered,
+    Status,
+    Transport,
+    is_known,
+    new_mark,
+    parse,
+    registration_of,
+)
 
 logger = logging.getLogger(__name__)
-
-FIRST_DELAY_S = 0.2
-MAX_DELAY_S = 2.0
-"""Waits between two attempts to reach the API. They double from the first to the longest."""
 
 REFUSED_S = 60.0
 """If an API refuses the first registration for this long (404, for example), it is no run-api, and the run ends.
@@ -55,17 +65,11 @@ REFUSED_S = 60.0
 A gateway refuses requests for a shorter time, while its run-api restarts.
 """
 
-RESEND_S = 1.0
-"""The wait before a group is sent again."""
-
 NO_NEW_GROUPS = "no new groups are started"
 
 IN_DOUBT = "registration_in_doubt"
 SENT_AGAIN = "group_sent_again"
 """An answer was lost, so the number of a registration is unknown, or whether this number is still valid."""
-
-SMALLEST_CHANGE = 0.001
-"""Smaller changes of the share of a batch that is reserved are differences of rounding."""
 
 CLOSE_S = 2.0
 """Shutdown waits this long for the answer to the sign-off."""
@@ -99,15 +103,14 @@ class TrajectoryApi:
         self._outage = Outage(
             logger,
             "The trajectory API",
-            first_delay_s=FIRST_DELAY_S,
-            max_delay_s=MAX_DELAY_S,
+            first_delay_s=RETRY_S,
+            max_delay_s=RETRY_S,
         )
         self._trainer_sets_steps = state.total_steps == -1
         self._mark: str | None = None
         """Shows whether the API is the process that gave our number; None if it cannot, because an answer was lost."""
         self._reserved: float | None = None
         """The share of each batch that all environments have reserved, according to the newest status."""
-        self._weight: float | None = None
         self._staleness: list[int] = []
 
     @property
@@ -134,18 +137,12 @@ class TrajectoryApi:
                 "Neither env.total_steps nor the trainer says how many steps there are: set env.total_steps."
             )
         self._outage.over()
-        logger.info("Registered as environment %d at step %d.", state.env_id, state.step)
+        logger.info("Registered with the trajectory API at step %d.", state.step)
 
     async def _register_again(self) -> None:
         """Register with an API that does not know this environment. The run keeps its folder and metric names."""
-        old = self._state.env_id
         answer = await self._registration()
-        logger.warning(
-            "Registered again with the trajectory API, as environment %d instead of %s, at step %d.",
-            answer.env_id,
-            old,
-            answer.starting_step,
-        )
+        logger.warning("Registered again with the trajectory API, at step %d.", answer.starting_step)
         self._continue_from(answer.starting_step)
         self._take_over_steps(answer)
         await self.take_over_limits()
@@ -267,7 +264,7 @@ class TrajectoryApi:
                 await self._transport.request("GET", "/wandb_info")
                 return
             except ApiError:
-                await asyncio.sleep(MAX_DELAY_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _sign_off(self, env_id: int) -> None:
         """Release the share of an environment, so that other environments can use it. Raises ApiError."""
@@ -292,7 +289,7 @@ class TrajectoryApi:
                     return parse(kind, answer, path)
                 refused_since = None
                 self._note_no_trainer()
-                await asyncio.sleep(MAX_DELAY_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             except ApiRefusedError as error:
                 if refused_since is None:
@@ -350,16 +347,12 @@ class TrajectoryApi:
 
     def _noted(self, status: Status) -> dict[str, Any]:
         """The status as a dict. A change of the reserved shares is logged: the only trace of other environments."""
-        reserved = 1.0 - status.unallocated_fraction
-        if self._reserved is None or abs(reserved - self._reserved) > SMALLEST_CHANGE:
-            before = "" if self._reserved is None else f" ({self._reserved:.0%} before)"
+        reserved = round(1.0 - status.unallocated_fraction, 3)
+        if reserved != self._reserved:
             logger.info(
-                "The environments that are registered with run-api reserve %.0f%% of each batch%s.",
-                100 * reserved,
-                before,
+                "The environments that are registered with run-api reserve %.0f%% of each batch.", 100 * reserved
             )
             self._reserved = reserved
-        self._weight = status.env_weight
         return status.model_dump()
 
     # --- delivery of scored groups
@@ -379,7 +372,7 @@ class TrajectoryApi:
                 sampled_at = step if sampled_at is None else min(sampled_at, step)
                 outcome = await self._attempt(payload, sampled_at)
                 if outcome is None:
-                    await asyncio.sleep(RESEND_S)
+                    await asyncio.sleep(RETRY_S)
             return outcome
         finally:
             self.in_delivery -= 1
@@ -448,9 +441,6 @@ class TrajectoryApi:
             **self._outage.metrics("api/server"),
             "api/groups_in_delivery": float(self.in_delivery),
         }
-        if self._reserved is not None and self._weight is not None:
-            metrics["api/reserved_share"] = self._reserved
-            metrics["api/env_weight"] = self._weight
         if self._staleness:
             metrics["train/staleness_mean"] = sum(self._staleness) / len(self._staleness)
             metrics["train/staleness_max"] = float(max(self._staleness))

@@ -17,7 +17,7 @@ class RunState:
     it has none. `max_token_len` is the trainer's limit for a whole sequence, in tokens; there is none if it is not
     positive. `repeated_steps` counts the steps that a restarted trainer has taken once more. `groups_written` counts
     the groups of `process`, which has no trainer. `env_id` is the number that run-api gave to this environment, and
-    `successor_mark` lets the next process of this run find out whether the number is still valid (marks.py).
+    `successor_mark` lets the next process of this run find out whether the number is still valid (transport.py).
     """
 
     group_size: int

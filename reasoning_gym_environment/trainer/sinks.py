@@ -8,22 +8,17 @@ The task of a group waits for `put`. So no other code has to learn later what be
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import EnvironmentSetupError
-from ..records import Group
+from ..records import Group, GroupOutcome
 from ..storage.append_log import AppendLog
 from ..storage.disk_queue import DiskQueue
 from ..storage.lines import described, open_groups
-from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import RepeatedEvents
 from .run_api import TrajectoryApi
-
-MOST_WAITING = 64
-"""While this many groups wait for the disk, `serve` writes no further groups to its file."""
 
 NOT_WRITTEN = "group_not_written_to_data_path_to_save_groups"
 """The failure of a group that the file of `serve` lacks."""
@@ -49,7 +44,7 @@ class Sink(Protocol):
 
 
 class TrainerSink:
-    """Delivers groups to the trainer. If there is a `path`, it also begins to append each group to the file there."""
+    """Delivers groups to the trainer. If there is a `path`, it also appends each group to the file there."""
 
     def __init__(self, api: TrajectoryApi, path: str | None, failures: RepeatedEvents) -> None:
         self._api = api
@@ -58,14 +53,13 @@ class TrainerSink:
         self._log: AppendLog | None = None
         remedy = "training continues, and the file gets the groups later"
         self._queue = DiskQueue(self._append, name="groups", remedy=remedy)
-        self._writes: set[asyncio.Task[None]] = set()
 
     async def put(
         self, payload: Mapping[str, Any], group: Group | None, *, sampled_at: int | None, to_api: bool
     ) -> GroupOutcome:
         """Deliver a group, unless only its line is wanted."""
         if self._path is not None:
-            self._begin_to_write(dict(payload))
+            await self._write(dict(payload))
         if not to_api:
             return GroupOutcome.WRITTEN
         return await self._api.put(payload, sampled_at)
@@ -73,25 +67,14 @@ class TrainerSink:
     async def close(self) -> None:
         """Write the groups that wait, and release the file. Safe to call twice. Raises OSError."""
         await self._queue.close(self._close)
-        await asyncio.gather(*self._writes)
-
-    def _begin_to_write(self, payload: dict[str, Any]) -> None:
-        """Training does not wait for the file, so a full disk must not fill the memory."""
-        if self._queue.waiting >= MOST_WAITING:
-            self._note_lost(f"{MOST_WAITING} groups wait for the disk")
-            return
-        write = asyncio.create_task(self._write(payload))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
 
     async def _write(self, payload: dict[str, Any]) -> None:
+        why = "the disk does not take it"
         try:
-            if not await self._queue.put(payload):
-                self._note_lost("the disk has not taken it")
+            if await self._queue.offer(payload):
+                return
         except (EnvironmentSetupError, TypeError, ValueError) as error:
-            self._note_lost(str(error))
-
-    def _note_lost(self, why: str) -> None:
+            why = str(error)
         what = "group not written to data_path_to_save_groups, sending it anyway"
         self._failures.note(NOT_WRITTEN, what, f"{self._path}: {why}")
 

@@ -1,27 +1,33 @@
-"""HTTP requests to one trajectory API, and the different kinds of their failures."""
+"""HTTP requests to one trajectory API, its answers, and the different kinds of failures.
+
+Marks show whether run-api is still the process that has registered this environment.
+
+A restarted run-api numbers the environments from 0 again, in the order in which they register. So the number of an
+earlier registration may now belong to another environment. Signing it off could take away that environment's share.
+
+But run-api counts the environments of each name, and appends this count to the name. A mark is a unique name,
+registered without weight and without a share of the batches. A process of run-api that has seen the mark answers
+its next registration with `<mark>_1` or more, and any other process with `<mark>_0`. Marks are planted before the
+environment registers. So if run-api knows a mark, no restart lies between this moment and the registration.
+
+A look at a mark registers it once more, which has two consequences. After a look whose answer was lost, the mark proves
+nothing. And a process that looks at its own mark needs another mark for the process that may succeed it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import math
+import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from ..utils.http import NoAnswerError, exchange, is_local
-
-TIMEOUT_S = 300.0
-"""A request that takes longer than this fails and is retried.
-
-run-api answers nothing while it encodes a batch for its trainer: about 40 s for 1,024 sequences of 4,096 tokens. A
-group whose request fails meanwhile is accepted afterwards as well, and the trainer gets it twice.
-"""
-
-CONNECT_TIMEOUT_S = 10.0
-"""The same for the connection alone. The operating system accepts it immediately, even while run-api is busy."""
 
 FINAL_CODES = (413, 422)
 """Answers to a group that are final. Any other refusal, such as 404, may come from a gateway whose API restarts."""
@@ -109,10 +115,11 @@ class Transport:
 
 
 async def _request(method: str, url: str, **options: Any) -> dict[str, Any]:
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+    # aiohttp waits five minutes. run-api answers nothing while it encodes a batch for its trainer: about 40 s for 1,024
+    # sequences of 4,096 tokens. A group whose request fails meanwhile is accepted all the same, and sent again.
     try:
         async with aiohttp.ClientSession() as session:
-            answer = await exchange(session, method, url, timeout=timeout, **options)
+            answer = await exchange(session, method, url, **options)
     except NoAnswerError as error:
         # Only a refused connection proves that no process listens there.
         raise ApiError(str(error), is_gone=error.is_refused) from error
@@ -154,3 +161,97 @@ def _to_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+# --- answers. An answer of another form counts as an outage of the API.
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class Planted(_Answer):
+    """The answer to the registration of a mark."""
+
+    wandb_name: str
+
+
+class Registered(_Answer):
+    """The answer to a registration. A number of steps, or a checkpoint interval, of -1 means that there is none."""
+
+    env_id: NonNegativeInt
+    wandb_name: str
+    checkpoint_dir: str
+    checkpoint_interval: int
+    starting_step: NonNegativeInt
+    num_steps: int
+
+
+class Limits(_Answer):
+    """The trainer's limits. A value of -1 means that there is none."""
+
+    batch_size: int
+    max_token_len: int
+
+
+class Status(_Answer):
+    """The trainer's step, the size of the queue, and the shares of this environment.
+
+    Queue sizes are in groups of this environment. `env_weight` is its share of the inference servers.
+    `unallocated_fraction` is the share of each batch that no environment has reserved.
+    """
+
+    current_step: int
+    queue_size: NonNegativeInt
+    self_queue_size: NonNegativeInt
+    max_group_size: PositiveInt
+    env_weight: FiniteFloat = Field(ge=0.0)
+    unallocated_fraction: FiniteFloat = 1.0
+
+
+AnswerT = TypeVar("AnswerT", bound=_Answer)
+
+
+def parse(kind: type[AnswerT], answer: Mapping[str, Any], path: str) -> AnswerT:
+    """The answer to a request for `path`. Raises ApiError for the answer of another program, or of another version."""
+    try:
+        return kind.model_validate(dict(answer))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ApiError(
+            f"its answer to {path} has no valid {problem['loc'][0]}: {problem['msg']}, got {problem['input']!r:.40}"
+        ) from None
+
+
+# --- marks
+
+NO_TRAINER = "wait for trainer to start"
+"""The status in run-api's answer to a registration before a trainer has requested a batch."""
+
+MARKS = 2
+"""Marks that run-api sees before each registration: for this process and for its successor."""
+
+
+def new_mark() -> str:
+    """A name that no other environment has."""
+    return f"mark-{secrets.token_hex(8)}"
+
+
+def registration_of(mark: str) -> dict[str, Any]:
+    """The body of a request that registers a mark."""
+    return {
+        "max_token_length": 1,
+        "desired_name": mark,
+        "weight": 0.0,
+        "min_batch_allocation": None,
+        "group_size": 1,
+    }
+
+
+async def is_known(transport: Transport, mark: str) -> bool:
+    """Whether the process of run-api that answers has seen this mark before. Raises ApiError."""
+    answer = await transport.request("POST", "/register-env", registration_of(mark))
+    if answer.get("status") == NO_TRAINER:
+        # Without a trainer, run-api has registered nothing.
+        return False
+    return not str(answer.get("wandb_name")).endswith("_0")

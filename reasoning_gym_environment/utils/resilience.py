@@ -115,6 +115,9 @@ class BackgroundCalls:
 # --- repeated events: a few lines in the log, and counts for the metrics
 
 
+RETRY_S = 1.0
+"""The wait before something that is unavailable is tried again, where nothing speaks for another time."""
+
 REMIND_S = 60.0
 SUMMARY_EVERY = 100
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..records import Verdict, VerdictStatus
+from ..records import Outcome, Verdict
 from .entries import Check, Entry, task_of
 from .forms import EXACT_TASKS, FORMS, READERS, SHORT_READERS
 from .sentences import readings
@@ -80,7 +80,7 @@ def grade(
 ) -> Verdict:
     """The decision of `check`, and with `needs_native` reasoning-gym's own score. Without a check, that score decides.
 
-    A format for which the verifier raises an error counts 0. The status is VERIFIER_ERROR if no format could be scored
+    A format for which the verifier raises an error counts 0. The failure is VERIFIER_ERROR if no format could be scored
     and there is no check. Raises UnreadableItemError.
     """
     if check is not None and not needs_native:
@@ -92,8 +92,7 @@ def grade(
     score, error = _native_score(score_answer, entry, answer)
     native = score or 0.0
     if check is None:
-        status = VerdictStatus.VERIFIER_ERROR if score is None else VerdictStatus.SCORED
-        return Verdict(native, status, native, error)
+        return Verdict(native, Outcome.VERIFIER_ERROR if score is None else None, native, error)
     is_right, reason = _decision(check, entry, answer)
     detail = ""
     if is_right != (native == FULL_SCORE):

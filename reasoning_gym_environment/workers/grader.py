@@ -10,7 +10,7 @@ for TURN_S seconds. An answer that needs more than QUICK_S has a turn of its own
 other answers of its group. Each turn moves the group back in the queue.
 
 If a worker dies, another worker repeats the turn. If that worker dies too, each answer of the turn has a turn of its
-own. An answer of which two workers die alone gets the status CRASHED, which means that it is not scored, and the log
+own. An answer of which two workers die alone is CRASHED, which means that it is not scored, and the log
 names the task.
 
 The worker enforces the deadline of every answer. This module has a longer limit for a worker that sends no reply.
@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import EnvironmentSetupError
-from ..records import Verdict, VerdictStatus
+from ..records import Outcome, Verdict
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest
@@ -133,7 +133,7 @@ class SandboxGrader:
     ) -> list[Verdict]:
         """One verdict per answer, in order. No answer can make this fail.
 
-        All verdicts have the status CRASHED, which means that the answers are not scored, if reasoning-gym cannot build
+        All verdicts are CRASHED, which means that the answers are not scored, if reasoning-gym cannot build
         a dataset from the config or cannot read the entry. Raises EnvironmentSetupError if the task is refused,
         PoolClosedError once the workers are closed, and an exception of pickle if `config` or `entry` cannot be
         pickled.
@@ -225,13 +225,13 @@ class SandboxGrader:
             return
         has_more_time = not is_slow and self._timeout_s > QUICK_S
         for answer, fields in zip(group.turn, reply["verdicts"], strict=False):
-            verdict = Verdict(**{**fields, "status": VerdictStatus(fields["status"])})
-            if verdict.status is VerdictStatus.TIMEOUT and has_more_time:
+            verdict = Verdict(**{**fields, "failure": fields["failure"] and Outcome(fields["failure"])})
+            if verdict.failure is Outcome.TIMEOUT and has_more_time:
                 group.slow.append(answer)
                 continue
             group.settle(answer, verdict)
             # Any other verdict may depend on the state of the machine, or on code of an answer.
-            if verdict.status is VerdictStatus.SCORED and not reply["is_isolated"]:
+            if verdict.failure is None and not reply["is_isolated"]:
                 self._remember(_key(group.problem, answer), verdict)
 
     def _end_joining(self, group: _Group) -> None:
@@ -251,7 +251,7 @@ class SandboxGrader:
     def _unscored(self, task: str, count: int, reason: str) -> Verdict:
         logger.error("%d answers to a %s problem could not be scored: %s.", count, task, reason)
         self._counts["unscored_groups"] += 1
-        return Verdict(0.0, VerdictStatus.CRASHED, detail=f"not scored: {reason}")
+        return Verdict(0.0, Outcome.CRASHED, detail=f"not scored: {reason}")
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
         self._remembered[key] = verdict
@@ -261,12 +261,12 @@ class SandboxGrader:
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
         self._counts["answers"] += len(verdicts)
-        self._counts.update(verdict.status.value for verdict in verdicts)
+        self._counts.update(verdict.failure or "scored" for verdict in verdicts)
         compared = [(verdict.value, verdict.native) for verdict in verdicts if verdict.native is not None]
         self._counts["recovered_answers"] += sum(value >= 1.0 > native for value, native in compared)
         self._counts["refused_answers"] += sum(native >= 1.0 > value for value, native in compared)
         for verdict in verdicts:
-            if verdict.status is VerdictStatus.VERIFIER_ERROR:
+            if verdict.failure is Outcome.VERIFIER_ERROR:
                 what = f"the verifier of {task} raised an error, so the answer scores 0"
                 self._verifier_errors.note(task, what, verdict.detail)
         return verdicts

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from ..records import Verdict, VerdictStatus
+from ..records import Outcome, Verdict
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import is_of_library
 from ..verification.entries import task_of
@@ -162,7 +162,7 @@ class GradingWork(Work):
                     lambda verifier: grade(verifier, request.entry, answer, check, needs_native=needs_native),
                 )
             except UnreadableItemError as error:
-                return Verdict(0.0, VerdictStatus.CRASHED, detail=str(error))
+                return Verdict(0.0, Outcome.CRASHED, detail=str(error))
 
         return grade_answer
 
@@ -260,9 +260,9 @@ class Child:
         except EOFError:
             yield _describe_end(self._reap(EXIT_ALLOWANCE_S))
         except TimeoutError:
-            yield Verdict(0.0, VerdictStatus.TIMEOUT, detail=f"no verdict within {self._timeout_s:g} s")
+            yield Verdict(0.0, Outcome.TIMEOUT, detail=f"no verdict within {self._timeout_s:g} s")
         except ProtocolError as error:
-            yield Verdict(0.0, VerdictStatus.CRASHED, detail=f"the child forged a record: {error}")
+            yield Verdict(0.0, Outcome.CRASHED, detail=f"the child forged a record: {error}")
 
     def _allow_time(self) -> None:
         """Give the child `timeout_s` of processor time from now, and WALL_FACTOR times as much elapsed time.
@@ -341,7 +341,7 @@ def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]
     except MemoryError:
         # The form or the validator of the task ran out of memory.
         pass
-    return Verdict(0.0, VerdictStatus.MEMORY, detail="the verifier ran out of memory")
+    return Verdict(0.0, Outcome.MEMORY, detail="the verifier ran out of memory")
 
 
 def _describe_end(status: int) -> Verdict:
@@ -349,12 +349,12 @@ def _describe_end(status: int) -> Verdict:
     if not os.WIFSIGNALED(status):
         code = os.waitstatus_to_exitcode(status)
         reason = "it could not be confined" if code == _SETUP_FAILED else f"it exited with {code}"
-        return Verdict(0.0, VerdictStatus.CRASHED, detail=f"the verifier's process ended early: {reason}")
+        return Verdict(0.0, Outcome.CRASHED, detail=f"the verifier's process ended early: {reason}")
     number = os.WTERMSIG(status)
     detail = f"the verifier's process died of signal {number} ({signal.strsignal(number)})"
     if number == signal.SIGSYS:
         detail = "the verifier made a forbidden system call"
-    return Verdict(0.0, VerdictStatus.CRASHED, detail=detail)
+    return Verdict(0.0, Outcome.CRASHED, detail=detail)
 
 
 # --- start ---

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..records import Verdict, VerdictStatus
+from ..records import Outcome, Verdict
 from ..tasks import reasoning_gym_source as library
 from .confinement import die_with_parent
 
@@ -58,7 +58,7 @@ class Imports:
 DETAIL_BYTES = 200
 _RECORD = struct.Struct(f"<BxxxIddH{DETAIL_BYTES}s")
 RECORD_SIZE = _RECORD.size
-_STATUSES = tuple(VerdictStatus)
+_FAILURES = (None, Outcome.VERIFIER_ERROR, Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED)
 
 
 class UnreadableMessageError(Exception):
@@ -73,7 +73,7 @@ def pack_record(index: int, verdict: Verdict) -> bytes:
     """The verdict on answer `index` in RECORD_SIZE bytes: less than PIPE_BUF, so a pipe takes them in one piece."""
     detail = verdict.detail.encode("utf-8", "replace")[:DETAIL_BYTES]
     return _RECORD.pack(
-        _STATUSES.index(verdict.status),
+        _FAILURES.index(verdict.failure),
         index,
         verdict.value,
         math.nan if verdict.native is None else verdict.native,
@@ -84,16 +84,16 @@ def pack_record(index: int, verdict: Verdict) -> bytes:
 
 def unpack_record(data: bytes) -> tuple[int, Verdict]:
     """The index and the verdict in RECORD_SIZE bytes. Raises ProtocolError if a field is out of range."""
-    status, index, value, native, length, detail = _RECORD.unpack(data)
-    if status >= len(_STATUSES) or length > DETAIL_BYTES:
-        raise ProtocolError(f"not a record: status {status}, length {length}")
+    failure, index, value, native, length, detail = _RECORD.unpack(data)
+    if failure >= len(_FAILURES) or length > DETAIL_BYTES:
+        raise ProtocolError(f"not a record: failure {failure}, length {length}")
     has_native = not math.isnan(native)
     # This form of the check also refuses NaN, for which every comparison is false.
     if not (0.0 <= value <= 1.0 and (0.0 <= native <= 1.0 or not has_native)):
         raise ProtocolError(f"expected scores in [0, 1], got {value} and {native}")
     # The cut to DETAIL_BYTES may have split a character.
     text = detail[:length].decode("utf-8", "ignore")
-    return index, Verdict(value, _STATUSES[status], native if has_native else None, text)
+    return index, Verdict(value, _FAILURES[failure], native if has_native else None, text)
 
 
 HEADER_SIZE = 8

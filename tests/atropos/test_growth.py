@@ -12,7 +12,6 @@ from reasoning_gym_environment.atropos.evaluate import evaluate_at_step
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.inference import servers
 from reasoning_gym_environment.records import Completion
-from reasoning_gym_environment.sampling import pending_items
 from reasoning_gym_environment.telemetry import alarms, telemetry
 from testing.env_support import ReadyEnv
 
@@ -61,7 +60,6 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 async def test_no_container_grows_while_no_group_is_sent(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "MOST_VALUES", FULL)
     monkeypatch.setattr(servers, "MOST_TIMINGS", FULL)
-    monkeypatch.setattr(pending_items, "REMEMBERED", FULL)
     monkeypatch.setattr(alarms, "RECENT", FULL)
     env = await ready_env(num_eval_samples_per_task=1, group_size=2)
     server = env.inference.adapters[0]

@@ -329,7 +329,7 @@ async def test_a_run_that_is_stopped_while_the_disk_takes_no_groups_ends_and_cou
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=60)
     assert done and running.cancelled()
-    assert "4 groups that had their completions were not written" in caplog.text
+    assert "The disk did not take 4 groups, which are lost." in caplog.text
     assert run.env.run.telemetry.outcomes.metrics()["groups/cancelled"] == 4.0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from reasoning_gym_environment.records import GroupOutcome
 from reasoning_gym_environment.telemetry import alarms
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_words
+from reasoning_gym_environment.telemetry.telemetry import outcome_words
 from testing.simulation import World
 
 from .test_serve_in_simulated_time import Event, serves
@@ -37,28 +37,26 @@ def test_a_status_has_at_most_three_lines_and_comes_every_minute(caplog: pytest.
     assert re.match(r"Status: Step 0 of [\d,]+, no step for 2 min; 0\.0 groups", second[0])
 
 
-def test_the_status_of_a_run_with_steps_and_dumps_has_the_time_that_is_left_and_says_how_full_the_dumps_are(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_polls: None
+def test_the_status_of_a_run_with_steps_has_the_time_that_is_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, few_polls: None
 ) -> None:
     caplog.set_level("INFO")
-    # A thread writes the dumps in real time, so the number of groups of a simulated minute differs between machines.
     monkeypatch.setattr(alarms, "RECENT", 16)
 
     def plan(world: World) -> list[Event]:
         return [(10.0, lambda: setattr(world.run.evaluator, "newest", "exact 31.2% at step 0"))]
 
-    serves(310.0, plan, dump_rollouts=True, data_dumps_dir=str(tmp_path))
+    serves(310.0, plan)
     last = statuses(caplog)[-1]
     assert re.match(r"Status: Step \d+ of [\d,]+, about [^;]+ left; [^;]+; exact 31\.2% at step 0$", last[0])
     assert re.search(r"reward [\d.]+% \([+-][\d.]+\), exact [\d.]+% \([+-][\d.]+\), signal", last[1])
-    assert re.search(r"dumps: \d+/100 rollouts", last[2])
 
 
 def test_no_line_is_about_a_single_group(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     world = serves(30.0, num_eval_samples_per_task=0)
     assert len(world.started) > 20
-    assert not [message for message in caplog.messages if "Drew item" in message or "mean reward 0" in message]
+    assert not [message for message in caplog.messages if "Drew item" in message or "rewards [" in message]
 
 
 def test_every_outcome_has_words() -> None:

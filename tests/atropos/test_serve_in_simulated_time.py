@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.atropos import serve_loop
-from reasoning_gym_environment.atropos.run_watch import NOT_SENT_S
+from reasoning_gym_environment.atropos.run_watch import STUCK_S
 from reasoning_gym_environment.atropos.serve_loop import TICK_S
 from reasoning_gym_environment.trainer import run_api as trainer_api
 from reasoning_gym_environment.utils.clock import now
@@ -328,7 +328,7 @@ def test_slow_items_hold_up_no_other_item() -> None:
 def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_for(
     caplog: pytest.LogCaptureFixture, few_polls: None
 ) -> None:
-    world = serves(5 * NOT_SENT_S, slow_s=1e6, include_tasks="lcm", task_weights={"gcd": 0})
+    world = serves(5 * STUCK_S, slow_s=1e6, include_tasks="lcm", task_weights={"gcd": 0})
     assert world.run.telemetry.alarms.on == ["nothing_sent"]
     assert "The run waits for the next item (in progress: lcm)." in caplog.text
 

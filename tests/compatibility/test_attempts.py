@@ -143,7 +143,7 @@ def check_endings(env: Any) -> None:
 
 async def served(env: Any, api: FakeApi) -> None:
     await serve(env, api, lambda: len(api.groups) >= GROUPS)
-    assert not env.run.stream.ledger.handed_out, "an item has no owner"
+    assert not env.run.stream.pending.handed_out, "an item has no owner"
 
 
 async def made_groups(env: Any, command: str, api: FakeApi) -> list[dict[str, Any]]:

@@ -158,7 +158,7 @@ async def test_a_score_method_that_returns_nothing_or_nonsense_costs_its_groups_
         assert env.run.failures.counts["group_dropped"] == number
         assert env.run.failures.last_detail.startswith("score() of a subclass: ")
     assert env.run.telemetry.outcomes.metrics() == {"groups/dropped": float(len(nonsense) + 1)}
-    assert not env.run.stream.ledger.handed_out
+    assert not env.run.stream.pending.handed_out
 
 
 async def given(value: Any) -> Any:
@@ -217,7 +217,7 @@ async def test_process_ends_after_the_last_item_of_a_subclass(
 async def test_serve_calls_get_next_item_again(
     made: Command, server: ThreadedMockServer, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reasoning_gym_environment.atropos.serve_loop.NO_ITEM_S", 0.01)
+    monkeypatch.setattr("reasoning_gym_environment.atropos.serve_loop.RETRY_S", 0.01)
     env = made(theirs.OwnItems)
     await serve(env, api, lambda: env.run.failures.counts["get_next_item_returned_no_item"] >= 3)
     assert env.iter == 3

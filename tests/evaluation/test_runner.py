@@ -52,7 +52,6 @@ class FakePrompts:
     """Each character of a question is a token."""
 
     room: Callable[[int], int | None] = lambda tokens: 100
-    thinking_opened: bool = False
 
     def messages(self, question: str) -> Any:
         return build_messages(question)
@@ -72,14 +71,14 @@ class FakeScorer:
 
     def __init__(self, *scores: Score, breaks_after: int = 10**6) -> None:
         self.scores = scores or (RIGHT,)
-        self.opened: list[bool] = []
+        self.graded = 0
         self.breaks_after = breaks_after
 
-    async def score(self, problem: Problem, completions: Any, *, thinking_opened: bool) -> list[Score]:
-        if len(self.opened) == self.breaks_after:
+    async def score(self, problem: Problem, completions: Any) -> list[Score]:
+        if self.graded == self.breaks_after:
             raise KeyError("bug")
-        self.opened.append(thinking_opened)
-        return [self.scores[: len(self.opened)][-1]]
+        self.graded += 1
+        return [self.scores[: self.graded][-1]]
 
 
 def evaluator(inference: Any = None, scorer: Any = None, **options: Any) -> Evaluator:
@@ -101,12 +100,12 @@ def run(make_problem: Any) -> Any:
 
 async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run: Any) -> None:
     inference, scorer = FakeInference(), FakeScorer()
-    prompts = FakePrompts(lambda tokens: 1000 + tokens, thinking_opened=True)
+    prompts = FakePrompts(lambda tokens: 1000 + tokens)
     samples = await run(evaluator(inference, scorer, prompts=prompts, completions=3), "ab")
     requested = [(sample["question"], sample["attempt"]) for sample in samples]
     assert requested == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
     assert inference.samplings == [RequestParameters(1, 1001, 0.1, split="eval")] * 6
-    assert scorer.opened == [True] * 6
+    assert scorer.graded == 6
 
 
 async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:

@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.chat_tokenizer import ChatTokenizer, EstimatedTokens, Prompt
-from reasoning_gym_environment.records import AnswerFormat, FormatFailure
+from reasoning_gym_environment.records import AnswerFormat, Outcome
 from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer
 from testing.byte_tokenizer import build_byte_tokenizer
 from testing.model_families import FAMILIES, Family
@@ -120,7 +120,7 @@ def test_the_answer_of_every_family_is_found_outside_of_its_thinking(name: str, 
     assert found == Extraction("5")
     if family.opening:
         cut_off = read(chat, tokenizer, family.completion(thinking, None), answer_format, family)
-        assert cut_off.failure is FormatFailure.UNFINISHED_THINKING
+        assert cut_off.failure is Outcome.UNFINISHED_THINKING
 
 
 def read(chat: ChatTokenizer, tokenizer: Any, text: str, answer_format: AnswerFormat, family: Family) -> Extraction:

@@ -168,7 +168,7 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
             assert prompt_of(trace) == list(problem.messages) and is_held_out(problem.library_question)
             [grade] = tasks.grade(problem, [reply_of(trace)])
             assert credit_of(trace) == grade.reward and trace["ok"]
-            assert trace["metrics"]["format_failure"] == (grade.score.failure is not None)
+            assert trace["metrics"]["format_failure"] == grade.score.outcome.is_unreadable
     assert len(problems) == 10 and sum(credit_of(trace) or 0.0 for trace in traces) >= 10.0
     assert not marker.exists()
 

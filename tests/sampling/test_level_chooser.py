@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.levels import LevelChooser, level_chooser
+from reasoning_gym_environment.sampling.item_stream import LevelChooser, level_chooser
 from reasoning_gym_environment.settings.components import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 

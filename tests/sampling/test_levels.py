@@ -11,7 +11,6 @@ from reasoning_gym_environment.errors import GenerationCrashedError, GenerationE
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import UNMADE_ITEMS, Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED
-from reasoning_gym_environment.sampling.levels import OFTEN, LevelCounts
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -42,16 +41,6 @@ async def test_an_item_that_is_too_long_comes_from_the_level_below_it() -> None:
     assert source.metrics() == {"train/replaced_prompt_too_long": 24.0}
 
 
-async def test_a_level_whose_items_are_often_replaced_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    source = item_source(too_long=too_long_above(1), catalog=GCD, **at_level(2))
-    await take(source, OFTEN - 1)
-    assert not caplog.text
-    await take(source, 5 * OFTEN)
-    [message] = caplog.messages
-    expected = f"{OFTEN} of {OFTEN} items of level 2 of gcd came from an easier level (prompt_too_long): it is long."
-    assert message.startswith(expected)
-
-
 async def test_a_task_leaves_a_level_that_gives_no_items() -> None:
     options = at_level(0)
     curriculum = Curriculum({"gcd": 3})
@@ -60,7 +49,7 @@ async def test_a_task_leaves_a_level_that_gives_no_items() -> None:
     assert curriculum.level("gcd") == 1
     options["levels"] = lambda task, _: options["ladders"][task].levels[curriculum.level(task)]
     generator = FakeGenerator(fails=lambda level, seed: GenerationTimeoutError("too late") if level >= 1 else None)
-    source = item_source(generator, catalog=GCD, counts=LevelCounts(curriculum), **options)
+    source = item_source(generator, catalog=GCD, curriculum=curriculum, **options)
     assert {problem.level for problem in await take(source, 20)} == {0}
     assert curriculum.level("gcd") == 0
     assert [config["level"] for _, _, config in generator.calls].count(1) == UNMADE_ITEMS

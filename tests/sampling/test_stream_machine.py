@@ -22,8 +22,7 @@ from reasoning_gym_environment.errors import GenerationCrashedError, GenerationE
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
-from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ProblemStream
-from reasoning_gym_environment.sampling.levels import LevelChooser, LevelCounts
+from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, LevelChooser, ProblemStream
 from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -184,7 +183,7 @@ class StreamMachine(RuleBasedStateMachine):
             seed=1,
             levels=self.level_chooser(),
             ladders=self.ladders,
-            counts=LevelCounts(self.curriculum if options.mode == "curriculum" else None),
+            curriculum=self.curriculum if options.mode == "curriculum" else None,
             prefetch=options.prefetch,
             may_overtake=options.may_overtake,
         )
@@ -232,7 +231,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data(), score=st.sampled_from([0.0, 0.5, 1.0]))
     def finish(self, data: st.DataObject, score: float) -> None:
         problem = self.any_held(data)
-        self.stream.ledger.note_completions()
+        self.stream.pending.note_completions()
         self.model.failed_in_outage.clear()
         if problem.level is not None:
             self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8))
@@ -243,7 +242,7 @@ class StreamMachine(RuleBasedStateMachine):
     def requeue_counted(self, data: st.DataObject, in_outage: bool) -> None:
         problem = self.any_held(data)
         failures = self.model.failures.get(problem.index, 0) + 1
-        is_requeued = self.stream.ledger.requeue(problem, is_failure=True, in_outage=in_outage)
+        is_requeued = self.stream.pending.requeue(problem, is_failure=True, in_outage=in_outage)
         assert is_requeued == (failures < MAX_FAILURES)
         if is_requeued:
             self.model.failures[problem.index] = failures
@@ -257,7 +256,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def requeue_uncounted(self, data: st.DataObject) -> None:
         problem = self.any_held(data)
-        assert self.stream.ledger.requeue(problem)
+        assert self.stream.pending.requeue(problem)
         del self.model.held[problem.index]
 
     # --- the generator
@@ -390,11 +389,11 @@ class StreamMachine(RuleBasedStateMachine):
             if index not in dropped and (has_levels or item[2] is None):
                 self.model.items[index] = item
         expected = [index for index, *_ in pending if index not in dropped]
-        assert [draw.index for draw in self.stream.ledger.waiting] == expected, "the unfinished items come first"
-        assert not self.stream.ledger.handed_out
-        assert has_levels or all(draw.level is None for draw in self.stream.ledger.waiting)
+        assert [draw.index for draw in self.stream.pending.waiting] == expected, "the unfinished items come first"
+        assert not self.stream.pending.handed_out
+        assert has_levels or all(draw.level is None for draw in self.stream.pending.waiting)
         assert self.stream.state_dict()["index"] == saved.state["item_stream"]["index"]
-        assert self.stream.counts.state_dict() == saved.state["item_stream"]["replaced"]
+        assert self.stream.replaced == saved.state["item_stream"]["replaced"]
         self.look()
 
     # --- what must hold
@@ -405,7 +404,7 @@ class StreamMachine(RuleBasedStateMachine):
         queue = self.queue()
         self.loop.settle()
         if self.stream.state_dict()["index"] > index:
-            waiting = {draw.index for draw in self.stream.ledger.waiting}
+            waiting = {draw.index for draw in self.stream.pending.waiting}
             assert waiting <= self.model.failed_in_outage, "the stream draws a new index only if no other item waits"
         self.note_skips()
         if self.waiter is None or not self.waiter.done():
@@ -428,7 +427,7 @@ class StreamMachine(RuleBasedStateMachine):
     def note_skips(self) -> None:
         """The stream may drop an index only if it counts a skip."""
         skips = self.stream.skipped.total()
-        handed_out = set(self.stream.ledger.handed_out)
+        handed_out = set(self.stream.pending.handed_out)
         drawn = set(range(self.stream.state_dict()["index"]))
         missing = drawn - set(self.queue()) - handed_out - self.model.finished
         assert len(missing) == skips - self.model.skips
@@ -438,20 +437,20 @@ class StreamMachine(RuleBasedStateMachine):
     def queue(self) -> list[int]:
         """Indices whose items the stream hands out next, if none overtakes another."""
         ahead = [item.draw.index for item in self.stream._ahead]
-        return ahead + [draw.index for draw in self.stream.ledger.waiting]
+        return ahead + [draw.index for draw in self.stream.pending.waiting]
 
     @invariant()
     def every_index_is_in_exactly_one_place(self) -> None:
-        places = [*self.queue(), *self.stream.ledger.handed_out]
+        places = [*self.queue(), *self.stream.pending.handed_out]
         assert len(places) == len(set(places))
-        assert set(self.stream.ledger.handed_out) == set(self.model.held)
+        assert set(self.stream.pending.handed_out) == set(self.model.held)
         state = self.stream.state_dict()
         assert sorted(places) == [index for index, *_ in state["pending"]]
         assert set(range(state["index"])) == set(places) | self.model.finished
         assert not set(places) & self.model.finished
         # Nothing is kept of a finished item, in a run of millions of items.
-        ledger = self.stream.ledger
-        assert {*ledger.known, *ledger._failures, *ledger._failed_in_outage} <= set(places)
+        pending = self.stream.pending
+        assert {*pending._failures, *pending._failed_in_outage} <= set(places)
 
     def teardown(self) -> None:
         if hasattr(self, "loop"):
@@ -467,9 +466,9 @@ class StreamMachine(RuleBasedStateMachine):
         return self.model.held[data.draw(st.sampled_from(sorted(self.model.held)))]
 
     def end(self, problem: Problem) -> None:
-        self.stream.ledger.finish(replace(problem, split="eval"))
-        self.stream.ledger.finish(problem)
-        self.stream.ledger.finish(problem)
+        self.stream.pending.finish(replace(problem, split="eval"))
+        self.stream.pending.finish(problem)
+        self.stream.pending.finish(problem)
         del self.model.held[problem.index]
         self.model.finished.add(problem.index)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.records import AnswerFormat, FormatFailure
+from reasoning_gym_environment.records import AnswerFormat, Outcome
 from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer, split_for_display, write_answer
 from reasoning_gym_environment.thinking import MARKERS, Markers, opens_thinking
 
@@ -19,9 +19,11 @@ CASES = [json.loads(line) for line in Path(__file__).with_name("extraction_cases
 
 
 def test_the_one_answer_after_the_thinking_is_found_and_else_there_is_a_named_reason() -> None:
-    assert {case["failure"] for case in CASES if "failure" in case} == set(FormatFailure)
+    assert {case["failure"] for case in CASES if "failure" in case} == {
+        outcome for outcome in Outcome if outcome.is_unreadable
+    }
     for case in CASES:
-        expected = Extraction(case.get("answer"), FormatFailure(case["failure"]) if "failure" in case else None)
+        expected = Extraction(case.get("answer"), Outcome(case["failure"]) if "failure" in case else None)
         assert [(text, extract_answer(text)) for text in case["texts"]] == [(text, expected) for text in case["texts"]]
 
 
@@ -29,9 +31,9 @@ def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
     for text, expected in (
         ("a</think><answer>5</answer>", Extraction(answer="5")),
         ("<think>a</think><answer>5</answer>", Extraction(answer="5")),
-        ("<answer>5</answer>", Extraction(failure=FormatFailure.UNFINISHED_THINKING)),
-        ("", Extraction(failure=FormatFailure.UNFINISHED_THINKING)),
-        ("<answer>5</answer></think>", Extraction(failure=FormatFailure.NO_ANSWER)),
+        ("<answer>5</answer>", Extraction(failure=Outcome.UNFINISHED_THINKING)),
+        ("", Extraction(failure=Outcome.UNFINISHED_THINKING)),
+        ("<answer>5</answer></think>", Extraction(failure=Outcome.NO_ANSWER)),
     ):
         assert extract_answer(text, thinking_opened=True) == expected
 
@@ -50,13 +52,13 @@ def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
         ("<think>\\boxed{4}</think>\\boxed{5}", "5"),
         ("<think>{ \\boxed{</think>\\boxed{5}", "5"),
         ("thoughts</think>\\boxed{5}", "5"),
-        ("\\boxed{4}, no, \\boxed{5}", FormatFailure.MULTIPLE_ANSWERS),
-        ("\\boxed{5} or \\boxed{6", FormatFailure.MULTIPLE_ANSWERS),
-        ("\\boxed{5", FormatFailure.NO_ANSWER),
-        ("<answer>5</answer>", FormatFailure.NO_ANSWER),
-        ("\\boxed{ }", FormatFailure.EMPTY_ANSWER),
-        ("<think>\\boxed{5}", FormatFailure.UNFINISHED_THINKING),
-        ("<think>\\boxed{5}</think>", FormatFailure.NO_ANSWER),
+        ("\\boxed{4}, no, \\boxed{5}", Outcome.MULTIPLE_ANSWERS),
+        ("\\boxed{5} or \\boxed{6", Outcome.MULTIPLE_ANSWERS),
+        ("\\boxed{5", Outcome.NO_ANSWER),
+        ("<answer>5</answer>", Outcome.NO_ANSWER),
+        ("\\boxed{ }", Outcome.EMPTY_ANSWER),
+        ("<think>\\boxed{5}", Outcome.UNFINISHED_THINKING),
+        ("<think>\\boxed{5}</think>", Outcome.NO_ANSWER),
     ],
 )
 def test_the_one_box_after_the_thinking_is_found(text: str, expected: str) -> None:
@@ -72,9 +74,9 @@ def test_the_one_box_after_the_thinking_is_found(text: str, expected: str) -> No
         ("Let me think. <think>4</think>5", "5"),
         ("4</think>5", "5"),
         ("<think>4</think>5<think>6</think>7", "7"),
-        ("<think>4</think> ", FormatFailure.EMPTY_ANSWER),
-        ("<think>5", FormatFailure.UNFINISHED_THINKING),
-        ("", FormatFailure.EMPTY_ANSWER),
+        ("<think>4</think> ", Outcome.EMPTY_ANSWER),
+        ("<think>5", Outcome.UNFINISHED_THINKING),
+        ("", Outcome.EMPTY_ANSWER),
     ],
 )
 def test_all_text_after_the_thinking_is_the_answer(text: str, expected: str) -> None:
@@ -90,9 +92,9 @@ def test_the_markers_of_every_family_enclose_thinking(markers: Markers, answer_f
     read = partial(extract_answer, answer_format=answer_format)
     assert read(f"{thinking}{markers.closing}{right}") == Extraction("5")
     assert read(f"{other}{markers.closing}{right}") == Extraction("5"), "the prompt has opened the thinking"
-    assert read(thinking).failure is FormatFailure.UNFINISHED_THINKING
+    assert read(thinking).failure is Outcome.UNFINISHED_THINKING
     stranger = "</reasoning>" if markers.closing != "</reasoning>" else "</think>"
-    assert read(f"{thinking}{stranger}{right}").failure is FormatFailure.UNFINISHED_THINKING
+    assert read(f"{thinking}{stranger}{right}").failure is Outcome.UNFINISHED_THINKING
     assert opens_thinking(f"assistant {markers.opening}\n") and not opens_thinking(f"{markers.opening}{right}")
 
 
@@ -114,7 +116,7 @@ def test_huge_hostile_texts_are_read_to_the_end(chars: int) -> None:
         assert extract_answer(closed, answer_format=AnswerFormat.BOXED) == Extraction(answer="5")
         extract_answer(text, answer_format=AnswerFormat.BOXED)
     text = "<think></think><answer>x</answer>" * (chars // 32)
-    assert extract_answer(text) == Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
+    assert extract_answer(text) == Extraction(failure=Outcome.MULTIPLE_ANSWERS)
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", " "]), max_size=12))
@@ -125,7 +127,7 @@ def test_the_thinking_never_holds_the_answer_and_every_other_text_may_follow_it(
     assert extract_answer(f"<think>{thinking}</think><answer>5</answer>") == Extraction(answer="5")
     # The answer was given while no thinking was open. Only a second answer takes it back.
     after = extract_answer(f"<think>a</think><answer>5</answer>{text}")
-    assert after in (Extraction(answer="5"), Extraction(failure=FormatFailure.MULTIPLE_ANSWERS))
+    assert after in (Extraction(answer="5"), Extraction(failure=Outcome.MULTIPLE_ANSWERS))
     if "<answer>" not in text:
         assert after == Extraction(answer="5")
 

@@ -61,7 +61,7 @@ def test_one_score_below_half_spares_the_whole_group() -> None:
         ({}, Outcome.MEMORY, "unscored_memory"),
         ({}, Outcome.CRASHED, "unscored_crashed"),
         ({}, Outcome.VERIFIER_ERROR, None),
-        ({}, Outcome.FORMAT_FAILURE, None),
+        ({}, Outcome.NO_ANSWER, None),
     ],
 )
 def test_what_is_cut_off_empty_or_unscored_carries_no_advantage(

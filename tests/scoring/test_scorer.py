@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reasoning_gym_environment.records import FormatFailure, Outcome, Verdict, VerdictStatus
+from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.scoring.scorer import Scorer
 
 
@@ -32,7 +32,7 @@ async def test_answers_are_graded_in_one_batch_and_scores_keep_their_order(
     scores = await Scorer(grader).score(problem, [make_completion(text) for text in texts])
     assert grader.calls == [("chain_sum", {"x": 1}, problem.entry, ["b", "a", "b"])]
     assert [(s.answer, s.value) for s in scores] == [("b", 0.0), (None, 0.0), ("a", 1.0), (None, 0.0), ("b", 0.0)]
-    assert [s.failure for s in scores] == [None, FormatFailure.NO_ANSWER, None, FormatFailure.EMPTY_ANSWER, None]
+    assert [s.outcome for s in scores if s.outcome.is_unreadable] == [Outcome.NO_ANSWER, Outcome.EMPTY_ANSWER]
 
 
 async def test_an_empty_answer_is_graded_if_the_item_has_an_empty_answer(
@@ -44,7 +44,7 @@ async def test_an_empty_answer_is_graded_if_the_item_has_an_empty_answer(
     scores = await Scorer(grader).score(problem, [make_completion(text) for text in texts])
     assert [(score.answer, score.outcome) for score in scores] == [
         ("", Outcome.CORRECT),
-        (None, Outcome.FORMAT_FAILURE),
+        (None, Outcome.NO_ANSWER),
         ("b", Outcome.WRONG),
     ]
 
@@ -55,10 +55,10 @@ async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: 
         (Verdict(0.999), Outcome.PARTIAL),
         (Verdict(0.01), Outcome.PARTIAL),
         (Verdict(0.0), Outcome.WRONG),
-        (Verdict(0.0, VerdictStatus.VERIFIER_ERROR), Outcome.VERIFIER_ERROR),
-        (Verdict(0.0, VerdictStatus.TIMEOUT), Outcome.TIMEOUT),
-        (Verdict(0.0, VerdictStatus.MEMORY), Outcome.MEMORY),
-        (Verdict(0.0, VerdictStatus.CRASHED), Outcome.CRASHED),
+        (Verdict(0.0, Outcome.VERIFIER_ERROR), Outcome.VERIFIER_ERROR),
+        (Verdict(0.0, Outcome.TIMEOUT), Outcome.TIMEOUT),
+        (Verdict(0.0, Outcome.MEMORY), Outcome.MEMORY),
+        (Verdict(0.0, Outcome.CRASHED), Outcome.CRASHED),
     ):
         [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
         assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")

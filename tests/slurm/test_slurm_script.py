@@ -182,7 +182,7 @@ def edit(text: str, values: dict[str, Any]) -> str:
 
 def first_index_after_resume(log: str) -> int:
     """The index at which the last start has resumed the item stream. Fails if the last start has not resumed."""
-    last_start = log.rpartition("Registered as environment")[2]
+    last_start = log.rpartition("Registered with the trajectory API")[2]
     assert "Resumed from" in last_start, log[-5000:]
     found = re.search(r"The next item is (\d+) of stream", last_start)
     assert found, log[-5000:]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import LIBRARY_QUESTION, FormatFailure, Group, Outcome, Rollout, Score
+from reasoning_gym_environment.records import LIBRARY_QUESTION, Group, Outcome, Rollout, Score
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
 from reasoning_gym_environment.storage.lines import described, dump_record, group_in
@@ -18,7 +18,7 @@ from reasoning_gym_environment.storage.lines import described, dump_record, grou
 
 def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion: Any) -> None:
     completion = replace(make_completion("no tags", length=4), finish_reason="length")
-    score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+    score = Score(0.0, Outcome.NO_ANSWER)
     prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     problem = make_problem(level=3, complexity=0.5, config={"min_terms": 2})
     group = Group(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], sampled_at=3, scored_at=5)

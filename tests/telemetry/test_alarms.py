@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -13,10 +12,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from reasoning_gym_environment.records import Completion, FormatFailure, Group, Outcome, Problem, Rollout, Score
+from reasoning_gym_environment.records import (
+    Completion,
+    Group,
+    GroupOutcome,
+    Outcome,
+    Problem,
+    Rollout,
+    Score,
+    outcome_without_signal,
+)
 from reasoning_gym_environment.telemetry import alarms
 from reasoning_gym_environment.telemetry.alarms import (
-    BETWEEN_WARNINGS_S,
     ENDS_AFTER_S,
     RECENT,
     Alarms,
@@ -31,7 +38,6 @@ from reasoning_gym_environment.telemetry.alarms import (
     stuck_tasks,
     task_rules,
 )
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome, outcome_without_signal
 
 GROUPS = 2 * RECENT
 GROUP_S = 0.4
@@ -79,7 +85,7 @@ class Run:
         if reply.answer == "broken":
             score = Score(0.0, Outcome.VERIFIER_ERROR, answer="broken", explanation="NameError: total (own.py, line 3)")
         elif reply.answer is None:
-            score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+            score = Score(0.0, Outcome.NO_ANSWER)
         else:
             outcome = Outcome.CORRECT if reply.paid == 1.0 else Outcome.WRONG
             score = Score(reply.paid, outcome, answer=reply.answer)
@@ -226,7 +232,7 @@ def test_honest_runs_set_off_no_alarm(honest: Student, run: Run, caplog: pytest.
 
 
 class AlarmMachine(RuleBasedStateMachine):
-    """An alarm over a virtual clock. A reader of its lines alone knows whether it lasts, and of which tasks it is."""
+    """An alarm over a virtual clock. A reader of its lines alone knows whether it lasts."""
 
     AFTER_S = 60.0
     LOOK_S = 5.0
@@ -242,9 +248,7 @@ class AlarmMachine(RuleBasedStateMachine):
         self.alarms = Alarms([Rule("a_rule", lambda: self.sign, self.AFTER_S)])
         self.seen_since: float | None = None
         self.seen_at = 0.0
-        self.read_at = -1e9
         self.is_on = False
-        self.tasks: set[str] = set()
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -255,25 +259,14 @@ class AlarmMachine(RuleBasedStateMachine):
             assert self.is_on and self.time - self.seen_at >= ENDS_AFTER_S
             self.is_on = False
             return
-        assert self.sign is not None
-        if line == "ALARM a_rule: It burns. Extinguish it.":
-            assert not self.is_on
-            assert self.seen_since is not None and self.time - self.seen_since >= self.AFTER_S
-            self.is_on = True
-            self.tasks = set(self.sign.tasks)
-        else:
-            changes = re.fullmatch(r"ALARM a_rule: (?:Now also (.*?)\.)? ?(?:No longer (.*?)\.)?", line)
-            assert changes is not None and self.is_on and self.time - self.read_at >= BETWEEN_WARNINGS_S
-            joined, left = (set(names.split(", ")) if names else set() for names in changes.groups())
-            assert joined or left
-            assert not joined & self.tasks and left <= self.tasks
-            self.tasks = self.tasks - left | joined
-            assert self.tasks == set(self.sign.tasks)
-        self.read_at = self.time
+        assert line == "ALARM a_rule: It burns. Extinguish it."
+        assert not self.is_on
+        assert self.seen_since is not None and self.time - self.seen_since >= self.AFTER_S
+        self.is_on = True
 
-    @rule(tasks=st.none() | st.sets(st.sampled_from("abc")), looks=st.sampled_from([1, 2, 13, 40, 70]))
-    def look(self, tasks: set[str] | None, looks: int) -> None:
-        self.sign = None if tasks is None else Sign("It burns.", sorted(tasks), "Extinguish it.")
+    @rule(burns=st.booleans(), looks=st.sampled_from([1, 2, 13, 40, 70]))
+    def look(self, burns: bool, looks: int) -> None:
+        self.sign = Sign("It burns.", remedy="Extinguish it.") if burns else None
         for _ in range(looks):
             self.time += self.LOOK_S
             if self.sign is None:
@@ -289,8 +282,6 @@ class AlarmMachine(RuleBasedStateMachine):
                 assert self.is_on
             if self.time - self.seen_at >= ENDS_AFTER_S:
                 assert not self.is_on
-            if self.is_on and self.sign and self.time - self.read_at >= BETWEEN_WARNINGS_S:
-                assert self.tasks == set(self.sign.tasks)
 
 
 AlarmMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
@@ -301,7 +292,7 @@ def test_code_that_only_scores_completions_has_the_alarms_about_completions(
     make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = CompletionWatch()
-    score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+    score = Score(0.0, Outcome.NO_ANSWER)
     for _ in range(100):
         watch.observe(make_problem(), [make_completion("\x1b[31mhello")], [score])
     watch.look()

@@ -9,20 +9,14 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import FormatFailure, Group, Outcome, Score
+from reasoning_gym_environment.records import Group, GroupOutcome, Outcome, Score, outcome_without_signal
 from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
-from reasoning_gym_environment.telemetry.telemetry import (
-    GroupOutcome,
-    GroupOutcomes,
-    Telemetry,
-    TrainMetrics,
-    outcome_without_signal,
-)
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcomes, Telemetry, TrainMetrics
 from reasoning_gym_environment.utils.saved_state import load_into
 from testing.env_support import dumped
 
 LOST, RIGHT = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
-NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+NO_ANSWER = Score(0.0, Outcome.NO_ANSWER)
 
 
 def with_scores(group: Group, *scores: Score) -> Group:
@@ -48,16 +42,16 @@ async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_
 # --- outcomes
 
 
-def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -> None:
+def test_outcomes_are_counted_and_counting_continues_after_a_restart() -> None:
     lost, sent = GroupOutcome.ALL_WRONG, GroupOutcome.SENT
     counts = GroupOutcomes()
-    for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
-        counts.add(outcome, task)
+    for outcome in (sent, lost, lost, sent):
+        counts.add(outcome)
     assert counts.metrics() == {"groups/sent": 2.0, "groups/all_wrong": 2.0}
     resumed = GroupOutcomes()
     load_into({"group_outcomes": resumed}, json.loads(json.dumps({"group_outcomes": counts.state_dict()})))
-    resumed.add(sent, "gcd")
-    assert resumed.state_dict()["counts"] == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_wrong": 2}}
+    resumed.add(sent)
+    assert resumed.metrics() == {"groups/sent": 3.0, "groups/all_wrong": 2.0}
 
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:

@@ -35,7 +35,7 @@ async def score(env: ReasoningGymEnv, item: Any) -> None:
     right = derive_seed(7, problem_of(*item[1:]).seed) % 5
     await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
     # As if its attempt had ended.
-    env.run.stream.ledger.finish(problem_of(*item[1:]))
+    env.run.stream.pending.finish(problem_of(*item[1:]))
 
 
 async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:
@@ -81,7 +81,7 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_
 
     env, resumed = make(), make()
     await asyncio.gather(env.setup(), resumed.setup())
-    env.run.stream.begin("a")
+    env.run.stream.instance = "a"
     await proceed(env, [], 40)
     in_flight = [await env.get_next_item() for _ in range(3)]
     await env.save_checkpoint(5, {"more": "data"})

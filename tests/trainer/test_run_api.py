@@ -18,7 +18,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+from reasoning_gym_environment.records import GroupOutcome
 from reasoning_gym_environment.trainer import run_api as module
 from reasoning_gym_environment.trainer.run_api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
@@ -31,8 +31,7 @@ from testing.process_table import until
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"FIRST_DELAY_S": 0.01, "MAX_DELAY_S": 0.02, "RESEND_S": 0.002}.items():
-        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr(module, "RETRY_S", 0.005)
 
 
 @pytest.fixture
@@ -74,6 +73,8 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     await registering
     assert (run.env_id, run.step, run.metrics_prefix) == (2, 4, "reasoning_gym_0")
     assert "unavailable" not in caplog.text
+    # The first environment has the number 2, after its two marks, and such a number would only confuse a reader.
+    assert "Registered with the trajectory API at step 4." in caplog.messages
 
 
 @pytest.mark.parametrize("answer", ["{}", '{"env_id": 0}', "[" * 100_000], ids=["empty", "incomplete", "deep"])
@@ -200,20 +201,18 @@ async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi) -> N
     assert (run.env_id, run.step, run.repeated_steps) == (3, 1, 6)
 
 
-async def test_the_share_that_environments_reserve_is_a_metric_and_its_changes_are_logged(
+async def test_changes_of_the_share_that_environments_reserve_are_logged(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     session, _ = process(api)
     await session.register()
-    for share, weight in ((0.9, 1.0), (0.9, 1.0), (0.7, 0.25)):
-        api.changed_status = {"unallocated_fraction": share, "env_weight": weight}
+    for share in (0.9, 0.9, 0.7):
+        api.changed_status = {"unallocated_fraction": share}
         await session.status()
     reserves = "The environments that are registered with run-api reserve"
     lines = [line for line in caplog.messages if line.startswith(reserves)]
-    assert lines == [f"{reserves} 10% of each batch.", f"{reserves} 30% of each batch (10% before)."]
-    metrics = session.metrics()
-    assert metrics["api/reserved_share"] == pytest.approx(0.3) and metrics["api/env_weight"] == 0.25
+    assert lines == [f"{reserves} 10% of each batch.", f"{reserves} 30% of each batch."]
 
 
 @pytest.mark.parametrize(
@@ -362,12 +361,12 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     api.refused = {"/scored_data": 422} if outcome == "send_failed" else {}
     item = await env.get_next_item()
     group: Any = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
-    assert len(env.run.stream.ledger.handed_out) == 1
+    assert len(env.run.stream.pending.handed_out) == 1
     env.state.max_token_len = 500
     monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=({**group, **change}, [])))
     await ServeLoop(env)._make_group(item)
-    assert env.run.telemetry.outcomes.state_dict()["counts"] == {"gcd": {outcome: 1}}
-    assert not env.run.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
+    assert env.run.telemetry.outcomes.totals() == {outcome: 1}
+    assert not env.run.stream.pending.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 
 @pytest.mark.parametrize("path", ["/scored_data", "/wandb_info"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import Verdict, VerdictStatus
+from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.verification.forms import FORMS
 from reasoning_gym_environment.verification.grade import UnreadableItemError, check_for, grade
 
@@ -58,14 +58,14 @@ def test_values_are_numbers_clipped_to_the_unit_interval() -> None:
     clipped = {1.5: 1.0, -0.5: 0.0, math.inf: 1.0, -math.inf: 0.0, True: 1.0, "0.5": 0.5}
     for raw, value in clipped.items():
         verdict = grade(Verifier(raw), ENTRY, "x")
-        assert (verdict.value, verdict.status) == (value, VerdictStatus.SCORED)
+        assert (verdict.value, verdict.failure) == (value, None)
 
 
 def test_a_verifier_that_gives_no_number_in_either_format_is_an_error_worth_zero() -> None:
     raised = (BAD, RecursionError(), AssertionError(), MemoryError(), SystemExit(0), KeyboardInterrupt())
     for raw in (*raised, math.nan, None, "five", [1.0], 10**400):
         verdict = grade(Verifier(raw, raw), ENTRY, "x")
-        assert (verdict.value, verdict.status) == (0.0, VerdictStatus.VERIFIER_ERROR)
+        assert (verdict.value, verdict.failure) == (0.0, Outcome.VERIFIER_ERROR)
         assert verdict.detail
 
 
@@ -89,7 +89,7 @@ def test_a_check_decides_and_the_native_score_stands_beside_it() -> None:
         ("5 or 6", 0.0, 0.0, ""),
     ):
         verdict = grade(exact, ENTRY, answer, same)
-        assert (verdict.value, verdict.native, verdict.status) == (value, native, VerdictStatus.SCORED)
+        assert (verdict.value, verdict.native, verdict.failure) == (value, native, None)
         assert verdict.detail == detail
     verdict = grade(exact, ENTRY, "5", stumble)
     assert (verdict.value, verdict.detail) == (0.0, "RecursionError: too deep; reasoning-gym pays 1")

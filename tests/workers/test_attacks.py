@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.records import Verdict, VerdictStatus
+from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from testing.hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
@@ -76,7 +76,7 @@ async def test_an_attack_costs_its_own_answer_only(
     attack: Attack, signals_received: list[int], case: dict[str, str]
 ) -> None:
     verdict = await attack(case["code"])
-    assert (verdict.status, verdict.value) == (case["status"], 0.25 if case["status"] == "scored" else 0.0)
+    assert (verdict.failure or "scored", verdict.value) == (case["status"], 0.25 if case["status"] == "scored" else 0.0)
     assert case["detail"] in verdict.detail
     assert signals_received == []
 
@@ -84,7 +84,7 @@ async def test_an_attack_costs_its_own_answer_only(
 @pytest.mark.slow
 async def test_unbounded_recursion_ends_one_way_or_another(attack: Attack) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
-    assert (await attack(code)).status in (VerdictStatus.MEMORY, VerdictStatus.CRASHED, VerdictStatus.TIMEOUT)
+    assert (await attack(code)).failure in (Outcome.MEMORY, Outcome.CRASHED, Outcome.TIMEOUT)
 
 
 async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, attack: Attack) -> None:

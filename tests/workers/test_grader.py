@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import VerdictStatus
+from reasoning_gym_environment.records import Outcome
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
@@ -25,7 +25,7 @@ from .conftest import FILE_TASK, HIDDEN_EVAL_TASK, grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
-ORDINARY = (VerdictStatus.SCORED, VerdictStatus.VERIFIER_ERROR)
+ORDINARY = (None, Outcome.VERIFIER_ERROR)
 
 
 def each(tasks: Iterable[str], *quick: str) -> list[Any]:
@@ -58,9 +58,9 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
     answers = honest_answers(entries)
     verdicts = await grader.grade(task, {}, entries[0], answers)
     # Only slow simplification gets here, where the plain verifier would take as long and longer.
-    settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not VerdictStatus.TIMEOUT]
+    settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.failure is not Outcome.TIMEOUT]
     expected = [grade(dataset.score_answer, entries[0], answer) for answer, _ in settled]
-    assert [(v.value, v.native, v.status) for _, v in settled] == [(v.value, v.native, v.status) for v in expected]
+    assert [(v.value, v.native, v.failure) for _, v in settled] == [(v.value, v.native, v.failure) for v in expected]
 
 
 @pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix"))
@@ -76,7 +76,7 @@ async def test_no_hostile_answer_has_an_effect_or_costs_another_answer(
     assert [verdicts[0], verdicts[-1]] == expected
     # A guarded verifier evaluates none of it: nothing runs into a limit, and nothing is paid.
     guarded = zip(HOSTILE_ANSWERS, verdicts[1:-1], strict=True) if task in GUARDS else ()
-    crashed = {name: one for name, one in guarded if one.status not in ORDINARY or one.value > 0.3}
+    crashed = {name: one for name, one in guarded if one.failure not in ORDINARY or one.value > 0.3}
     assert crashed == {} and not await asyncio.to_thread(marker.exists)
 
 
@@ -120,7 +120,7 @@ async def test_a_group_whose_dataset_or_item_cannot_be_used_is_unscored_by_name_
 ) -> None:
     before = Counter(grader.metrics())
     verdicts = await grader.grade(task, config, sum_item, ["1", "2"])
-    assert [verdict.status for verdict in verdicts] == [VerdictStatus.CRASHED] * 2
+    assert [verdict.failure for verdict in verdicts] == [Outcome.CRASHED] * 2
     assert re.search(f"^not scored: {cause}", verdicts[0].detail)
     assert re.search(f"2 answers to a {task} problem could not be scored: {cause}", caplog.text)
     grader._remembered.clear()
@@ -141,7 +141,7 @@ async def test_a_worker_that_keeps_much_memory_ends_and_one_that_needs_too_much_
         [kept] = await grader.grade(ATTACK_TASK, {"keeps": 1100 << 20}, ENTRY, [RIGHT])
         assert kept.value == 1.0
     [refused] = await grader.grade(ATTACK_TASK, {"keeps": 3 << 30}, ENTRY, [RIGHT])
-    assert (refused.status, "MemoryError" in refused.detail) == (VerdictStatus.CRASHED, True)
+    assert (refused.failure, "MemoryError" in refused.detail) == (Outcome.CRASHED, True)
     [right] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
     assert right.value == 1.0
     assert (Counter(grader.metrics()) - before)["grading/worker_restarts"] == 3
@@ -188,10 +188,10 @@ async def test_a_verifier_that_raises_is_reported_once_with_its_exception_and_li
     grader: SandboxGrader, caplog: pytest.LogCaptureFixture
 ) -> None:
     verdicts = await grader.grade(FILE_TASK, {}, {"question": "?", "answer": "right"}, ["raise 1", "raise 2", "right"])
-    assert [verdict.status for verdict in verdicts] == [
-        VerdictStatus.VERIFIER_ERROR,
-        VerdictStatus.VERIFIER_ERROR,
-        VerdictStatus.SCORED,
+    assert [verdict.failure for verdict in verdicts] == [
+        Outcome.VERIFIER_ERROR,
+        Outcome.VERIFIER_ERROR,
+        None,
     ]
     assert [verdict.value for verdict in verdicts] == [0.0, 0.0, 1.0]
     error = f"The verifier of {FILE_TASK} raised an error, so the answer scores 0: NameError: no such name (own_dataset"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.records import VerdictStatus
+from reasoning_gym_environment.records import Outcome
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import confinement
 from reasoning_gym_environment.workers.confinement import Layers
@@ -40,7 +40,7 @@ async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after
         assert [verdict.value for verdict in verdicts] == [1.0, 0.25, 0.25]
         # Two workers die of the group, and two of the answer alone.
         other, killed = await grader.grade(ATTACK_TASK, {}, ENTRY, ["1", kill])
-        assert (other.value, killed.status) == (0.25, VerdictStatus.CRASHED)
+        assert (other.value, killed.failure) == (0.25, Outcome.CRASHED)
         assert "1 answers to a executes_answers problem could not be scored" in caplog.text
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, ["2"]))[0].value == 0.25
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 5)

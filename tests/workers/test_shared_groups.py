@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from reasoning_gym_environment.records import Verdict, VerdictStatus
+from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.workers import grader as grader_module
 from reasoning_gym_environment.workers import pool
 from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, SandboxGrader
@@ -43,11 +43,11 @@ OWN_DATASET = dataset_module(
     before="seen = []",
 )
 STATUSES = {
-    "hang": VerdictStatus.TIMEOUT,
-    "crash": VerdictStatus.CRASHED,
-    "memory": VerdictStatus.MEMORY,
-    "raise": VerdictStatus.SCORED,
-    "other": VerdictStatus.SCORED,
+    "hang": Outcome.TIMEOUT,
+    "crash": Outcome.CRASHED,
+    "memory": Outcome.MEMORY,
+    "raise": None,
+    "other": None,
 }
 
 
@@ -63,15 +63,15 @@ def problem(name: str) -> dict[str, Any]:
     return {"question": "?", "answer": name, "metadata": {}}
 
 
-def expected(name: str, answer: str) -> tuple[float, VerdictStatus]:
-    status = STATUSES[answer.split()[0]] if answer != name else VerdictStatus.SCORED
-    if status is not VerdictStatus.SCORED:
+def expected(name: str, answer: str) -> tuple[float, Outcome | None]:
+    status = STATUSES[answer.split()[0]] if answer != name else None
+    if status is not None:
         return 0.0, status
     return (1.0 if answer == name else 0.25), status
 
 
-def found(verdicts: list[Verdict]) -> list[tuple[float, VerdictStatus]]:
-    return [(verdict.value, verdict.status) for verdict in verdicts]
+def found(verdicts: list[Verdict]) -> list[tuple[float, Outcome | None]]:
+    return [(verdict.value, verdict.failure) for verdict in verdicts]
 
 
 @pytest.fixture
