@@ -192,7 +192,7 @@ ODD_VALUES: list[Any] = [math.inf, math.nan, True, 2.5, "9", "", [], {}, [[]], N
     [
         ("{half", "cannot be read"),
         (json.dumps({KEY: {**GOOD, "state": {}}}), "the state of part is missing or malformed"),
-        (json.dumps({KEY: {**GOOD, "version": 3}}), "another release wrote it, in version 3 instead of 4"),
+        (json.dumps({KEY: {**GOOD, "version": 3}}), f"another release wrote it, in version 3 instead of {FORMAT}"),
         (
             json.dumps({KEY: {**GOOD, "state": {"part": {"value": math.inf}}}}),
             "the state of part is missing or malformed",
