@@ -17,14 +17,14 @@ from reasoning_gym_environment.storage.lines import FAILED, ROLLOUTS
 from reasoning_gym_environment.telemetry import telemetry
 from reasoning_gym_environment.telemetry.telemetry import RolloutDumps
 from reasoning_gym_environment.utils.saved_state import load_into
+from testing.process_table import until
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 
 
 @pytest.fixture(autouse=True)
-def _small_files_and_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(telemetry.GROUPS_PER_FILE, ROLLOUTS, 2)
-    monkeypatch.setattr(disk_queue, "PATIENCE_S", 0.05)
     monkeypatch.setattr(disk_queue, "RETRY_S", 0.01)
 
 
@@ -35,6 +35,11 @@ def add(make_group: Any) -> Any:
             await asyncio.wait_for(dumps.add(make_group([1.0], index=index), kind), 60)
 
     return add
+
+
+async def written(dumps: RolloutDumps, count: int) -> None:
+    """Wait until so many groups are written. On a busy machine, a write may take longer than the short waits here."""
+    await until(lambda: dumps.metrics()["dumps/rollouts_written"] == count)
 
 
 def indices(folder: Path) -> dict[str, list[int]]:
@@ -60,27 +65,31 @@ async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_nex
     assert len(indices(folder)) == 3, "a kind that is not wanted is not written"
 
 
-async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(tmp_path: Path, add: Any) -> None:
+async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(
+    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(first, 0)
     state = json.loads(json.dumps(first.state_dict()))
     await add(first, 1, 2)
     second = RolloutDumps(tmp_path, "other", "0.1.25", kinds=[ROLLOUTS])
     load_into({"dumps": second}, {"dumps": state})
+    monkeypatch.setattr(disk_queue, "PATIENCE_S", 0.05)
     await add(second, 3)
     assert second.metrics()["dumps/disk_outages"] == 1.0, "the first still writes there"
     await first.close()
     await add(second, 4, 5)
+    await written(second, 4)
     await second.close()
     assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2, 3], NAME.format(2): [4, 5]}
-    assert second.metrics()["dumps/rollouts_written"] == 4.0
     with pytest.raises(EnvironmentSetupError, match="state of dumps is missing or malformed"):
         load_into({"dumps": second}, {"dumps": {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}})
 
 
 async def test_groups_wait_for_a_disk_that_refuses_them(
-    tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(disk_queue, "PATIENCE_S", 0.05)
     folder = tmp_path / "dumps"
     folder.write_text("no folder")
     dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
@@ -89,6 +98,7 @@ async def test_groups_wait_for_a_disk_that_refuses_them(
     assert "The disk of the dumps is unavailable" in caplog.text
     folder.unlink()
     await add(dumps, 2)
+    await written(dumps, 3)
     await dumps.close()
     assert indices(folder) == {NAME.format(0): [0, 1], NAME.format(1): [2]}
     assert {"dumps/rollouts_dropped": 0.0, "dumps/disk_outages": 1.0}.items() <= dumps.metrics().items()
@@ -100,10 +110,12 @@ async def test_a_disk_that_hangs_costs_only_the_groups_that_do_not_fit_into_memo
     answers, append = threading.Event(), AppendLog.append
     monkeypatch.setattr(AppendLog, "append", lambda *arguments: (answers.wait(60), append(*arguments)))
     monkeypatch.setattr(disk_queue, "MOST_WAITING", 3)
+    monkeypatch.setattr(disk_queue, "PATIENCE_S", 0.05)
     dumps = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(dumps, *range(5))
     assert dumps.metrics()["dumps/rollouts_dropped"] == 2.0
     answers.set()
+    await written(dumps, 3)
     await dumps.close()
     assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2]}
     assert caplog.text.count("The disk of the dumps is back") == 1

@@ -18,6 +18,7 @@ from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.disk_queue import MOST_WAITING
 from reasoning_gym_environment.trainer.sinks import NOT_WRITTEN, TrainerSink
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
+from testing.process_table import until
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,7 @@ async def test_a_disk_that_hangs_stops_nothing(
         await put(sink, number)
     assert failures.counts[NOT_WRITTEN] == 3
     hangs.set()
+    await until(lambda: path.read_bytes().count(b"\n") == MOST_WAITING)
     await sink.close()
     assert numbers_in(path) == list(range(MOST_WAITING))
     await sink.close()
