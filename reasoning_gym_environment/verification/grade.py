@@ -81,7 +81,7 @@ def grade(
     """The decision of `check`, and with `needs_native` reasoning-gym's own score. Without a check, that score decides.
 
     A format for which the verifier raises an error counts 0. The failure is VERIFIER_ERROR if no format could be scored
-    and there is no check. Raises UnreadableItemError.
+    and there is no check. Raises UnreadableItemError, and MemoryError.
     """
     if check is not None and not needs_native:
         is_right, reason = _decision(check, entry, answer)
@@ -140,6 +140,8 @@ def _verifier_score(score_answer: Verifier, entry: dict[str, Any], answer: str) 
     # text also raise SystemExit for "exit()". Each is a failure of this answer, and the verdict reports it.
     try:
         score = float(score_answer(answer=answer, entry=entry))
+    except MemoryError:
+        raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
         return None, _error_and_its_place(error)
     if score != score:

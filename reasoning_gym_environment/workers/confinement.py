@@ -1,16 +1,16 @@
 """How a process confines itself before it reads a request, and which kernel layers this machine offers.
 
     worker   dies with its parent, gains no privileges, reads library folders only, bounded memory
-    child    the same, and: no files, only the system calls listed below, less memory
+    child    the same, and: only the system calls listed below, less memory
 
 Two of the layers are kernel filters that an ordinary user may install. A process and its children can never remove
 them:
 
     seccomp    a BPF program decides which system calls a verifier may make. A verifier computes. It needs
-               memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files,
-               sockets, processes, signals, new executable memory) ends the process. Opening a file only fails,
-               because Python tries that on its own when an import misses.
-    Landlock   a ruleset decides which files a process may access. It denies every right that it handles and that
+               memory, clocks and the descriptors that are open, of which one leads outside: the pipe for its results.
+               Everything else that reaches outside (files, sockets, processes, signals, new executable memory) ends
+               the process. Opening a file only fails, because Python tries that on its own when an import misses.
+    Landlock   a ruleset decides which files a worker may access. It denies every right that it handles and that
                no rule grants. The ABI version of the kernel determines which rights it can handle.
 
 The worker does not trust version numbers: it tries each layer in a temporary process. If a child cannot install a layer
@@ -61,10 +61,7 @@ class Layers:
     def describe(self) -> str:
         """The names of the active and of the inactive layers."""
         landlock = f"Landlock ABI {self.landlock}" if self.landlock else "Landlock"
-        named = {
-            "seccomp": self.seccomp,
-            landlock: self.landlock > 0,
-        }
+        named = {"seccomp": self.seccomp, landlock: self.landlock > 0}
         on = [name for name, active in named.items() if active]
         off = [name for name, active in named.items() if not active]
         text = " + ".join(on or ["no kernel layer"])
@@ -79,16 +76,13 @@ def detect() -> Layers:
         return Layers()
     arch = current_arch()
     if arch is not None:
-        program = compiled(build_filter(arch, RESULT_FD))
+        program = compiled(build_filter(arch))
         if not _hides_files(partial(install_filter, program, arch), errno.ENOENT):
             arch = None
     abi = landlock_abi()
-    if abi and not _hides_files(partial(restrict, abi), errno.EACCES):
+    if abi and not _hides_files(partial(restrict, abi, []), errno.EACCES):
         abi = 0
-    return Layers(
-        seccomp=arch is not None,
-        landlock=abi,
-    )
+    return Layers(seccomp=arch is not None, landlock=abi)
 
 
 def _hides_files(lock: Callable[[], None], expected: int) -> bool:
@@ -180,21 +174,21 @@ class MemoryMeter:
 
 
 class ChildConfinement:
-    """Everything a child does to itself, prepared in the worker so that a fork costs little."""
+    """Everything a child does to itself, prepared in the worker so that a fork costs little.
+
+    The child has the rules of the worker for files as well.
+    """
 
     def __init__(self, layers: Layers, memory: MemoryMeter) -> None:
         self._memory = memory
         self._worker = os.getpid()
         self._arch = current_arch() if layers.seccomp else None
-        self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
-        self._ruleset = _new_ruleset(layers.landlock) if layers.landlock else None
+        self._filter = compiled(build_filter(self._arch) if self._arch else [])
 
     def enter(self, result_fd: int) -> None:
-        """Confine this new child permanently; it can write only to RESULT_FD. Raises OSError."""
+        """Confine this new child permanently; only RESULT_FD leads outside. Raises OSError."""
         die_with_parent(self._worker)
         mapped = self._memory.mapped()
-        if self._ruleset is not None:
-            _syscall(_RESTRICT_SELF, self._ruleset, 0)
         # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
         os.dup2(result_fd, RESULT_FD)
         os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
@@ -215,14 +209,12 @@ KILL_PROCESS = 0x80000000
 
 _LOAD = 0x20
 _JUMP_EQUAL = 0x15
-_JUMP_AT_LEAST = 0x35
 _JUMP_IF_BITS = 0x45
 _RETURN = 0x06
 _OFFSET_NUMBER = 0
 _OFFSET_ARCH = 4
 _OFFSET_ARGS = 16
 _PROT_EXEC = 4
-_X32_BIT = 0x40000000
 _SET_MODE_FILTER = 1
 
 
@@ -232,28 +224,27 @@ class Arch:
 
     audit: int
     seccomp: int
-    write: int
     mmap: int
     mprotect: int
-    ioctl: int
     harmless: tuple[int, ...]
-    paths: tuple[int, ...]
-    has_x32: bool = False
+    hidden: tuple[int, ...]
 
 
 # System calls and their numbers on x86-64 and arm64, which differ; arm64 lacks some.
 _HARMLESS = (
-    "read 0 63, close 3 57, fstat 5 80, lseek 8 62, munmap 11 215, brk 12 214, rt_sigaction 13 134, "
+    "read 0 63, write 1 64, close 3 57, fstat 5 80, lseek 8 62, munmap 11 215, brk 12 214, rt_sigaction 13 134, "
     "rt_sigprocmask 14 135, rt_sigreturn 15 139, mremap 25 216, madvise 28 233, getpid 39 172, gettid 186 178, "
     "exit 60 93, exit_group 231 94, gettimeofday 96 169, futex 202 98, clock_gettime 228 113, "
     "clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, getrandom 318 278, sched_yield 24 124, "
     "restart_syscall 219 128, sigaltstack 131 132, getrusage 98 165, times 100 153"
 )
-"""Each call affects only this process."""
-_PATHS = (
+"""Each call affects only this process, and the descriptors that it has."""
+_HIDDEN = (
     "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291, faccessat 269 48, faccessat2 439 439, "
-    "readlinkat 267 78, getcwd 79 17, open 2, stat 4, lstat 6, access 21, readlink 89"
+    "readlinkat 267 78, getcwd 79 17, open 2, stat 4, lstat 6, access 21, readlink 89, "
+    "ioctl 16 29"
 )
+"""Each call fails as if there were no such file. Python asks with `ioctl` whether a file is a terminal."""
 
 
 def _numbers(calls: str, machine: int) -> tuple[int, ...]:
@@ -261,8 +252,8 @@ def _numbers(calls: str, machine: int) -> tuple[int, ...]:
     return tuple(int(row[machine]) for row in rows if machine < len(row))
 
 
-X86_64 = Arch(0xC000003E, 317, 1, 9, 10, 16, _numbers(_HARMLESS, 0), _numbers(_PATHS, 0), has_x32=True)
-AARCH64 = Arch(0xC00000B7, 277, 64, 222, 226, 29, _numbers(_HARMLESS, 1), _numbers(_PATHS, 1))
+X86_64 = Arch(0xC000003E, 317, 9, 10, _numbers(_HARMLESS, 0), _numbers(_HIDDEN, 0))
+AARCH64 = Arch(0xC00000B7, 277, 222, 226, _numbers(_HARMLESS, 1), _numbers(_HIDDEN, 1))
 _ARCHS = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
@@ -271,24 +262,20 @@ def current_arch() -> Arch | None:
     return _ARCHS.get(platform.machine()) if _LINUX else None
 
 
-def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
-    """The program for `arch`. Writing is allowed to `result_fd`, 1 and 2 only."""
+def build_filter(arch: Arch) -> list[Instruction]:
+    """The program for `arch`. A call that is not listed ends the process, as does a call of another architecture."""
     program: list[Instruction] = [
         (_LOAD, 0, 0, _OFFSET_ARCH),
         (_JUMP_EQUAL, 1, 0, arch.audit),
         (_RETURN, 0, 0, KILL_PROCESS),
         (_LOAD, 0, 0, _OFFSET_NUMBER),
     ]
-    if arch.has_x32:
-        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, KILL_PROCESS)]
     for number in arch.harmless:
-        program += _if_equal(number, ALLOW)
-    for number in arch.paths:
-        program += _if_equal(number, ERRNO | errno.ENOENT)
-    program += _if_equal(arch.ioctl, ERRNO | errno.ENOTTY)
-    program += _section(arch.write, _write_rule(result_fd))
+        program += _if_equal(number, (_RETURN, 0, 0, ALLOW))
+    for number in arch.hidden:
+        program += _if_equal(number, (_RETURN, 0, 0, ERRNO | errno.ENOENT))
     for number in (arch.mmap, arch.mprotect):
-        program += _section(number, _NO_NEW_CODE)
+        program += _if_equal(number, *_NO_NEW_CODE)
     return [*program, (_RETURN, 0, 0, KILL_PROCESS)]
 
 
@@ -319,14 +306,7 @@ class _SockFprog(ctypes.Structure):
     )
 
 
-def _if_equal(value: int, action: int) -> list[Instruction]:
-    return [
-        (_JUMP_EQUAL, 0, 1, value),
-        (_RETURN, 0, 0, action),
-    ]
-
-
-def _section(number: int, rule: list[Instruction]) -> list[Instruction]:
+def _if_equal(number: int, *rule: Instruction) -> list[Instruction]:
     """Run `rule`, which must return, for system call `number`, and skip it for every other system call."""
     return [(_JUMP_EQUAL, 0, len(rule), number), *rule]
 
@@ -337,14 +317,6 @@ _NO_NEW_CODE: list[Instruction] = [
     (_RETURN, 0, 0, KILL_PROCESS),
     (_RETURN, 0, 0, ALLOW),
 ]
-
-
-def _write_rule(result_fd: int) -> list[Instruction]:
-    # A descriptor is an int: the kernel ignores the upper half of the register, and so do we.
-    rule: list[Instruction] = [(_LOAD, 0, 0, _OFFSET_ARGS)]
-    for descriptor in (result_fd, 1, 2):
-        rule += _if_equal(descriptor, ALLOW)
-    return [*rule, (_RETURN, 0, 0, KILL_PROCESS)]
 
 
 # --- Landlock ---
@@ -359,18 +331,10 @@ _READ = 1 << 0 | 1 << 2 | 1 << 3
 _FS_ABI_1 = (1 << 13) - 1
 _FS_ADDED = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 """The file right that each ABI version added: moving files between folders, truncating, device ioctls."""
-_NET_SINCE = 4
-_NET_ALL = 3
-_SCOPE_SINCE = 6
-_SCOPE_ALL = 3
 
 
 class _RulesetAttr(ctypes.Structure):
-    _fields_ = (
-        ("fs", ctypes.c_uint64),
-        ("net", ctypes.c_uint64),
-        ("scoped", ctypes.c_uint64),
-    )
+    _fields_ = (("fs", ctypes.c_uint64),)
 
 
 class _PathBeneathAttr(ctypes.Structure):
@@ -389,40 +353,25 @@ def landlock_abi() -> int:
         return 0
 
 
-def restrict(abi: int, readable: Iterable[str] | None = None, writable: Iterable[str] = ()) -> None:
-    """Deny all access to files, TCP ports and other processes. Open descriptors keep working. Raises OSError.
+def restrict(abi: int, readable: Iterable[str], writable: Iterable[str] = ()) -> None:
+    """Let this process open files in these folders only. Open descriptors keep working. Raises OSError.
 
-    A worker, which talks to its parent, passes `readable`: it may read and execute the files in these folders, do
-    anything in the folders `writable`, and open no other files. A folder that does not exist, or that this user may not
-    open, is skipped. Networking and signals are not restricted.
+    It may read and execute the files in the folders `readable`, and do anything in the folders `writable`. A folder
+    that does not exist, or that this user may not open, is skipped.
     """
-    ruleset = _new_ruleset(abi, readable, writable)
-    try:
-        _syscall(_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
-
-
-def _new_ruleset(abi: int, readable: Iterable[str] | None = None, writable: Iterable[str] = ()) -> int:
-    """The descriptor of the rules of `restrict`."""
     attr = _RulesetAttr(fs=_FS_ABI_1)
     for since, right in _FS_ADDED.items():
         if abi >= since:
             attr.fs |= right
-    # An older kernel refuses a structure that is larger than its own.
-    size = 8
-    if abi >= _NET_SINCE:
-        size = 16
-        attr.net = _NET_ALL if readable is None else 0
-    if abi >= _SCOPE_SINCE:
-        size = 24
-        attr.scoped = _SCOPE_ALL if readable is None else 0
-    ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
-    for folder in readable or ():
-        _allow_beneath(ruleset, folder, _READ)
-    for folder in writable:
-        _allow_beneath(ruleset, folder, attr.fs)
-    return ruleset
+    ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), ctypes.sizeof(attr), 0)
+    try:
+        for folder in readable:
+            _allow_beneath(ruleset, folder, _READ)
+        for folder in writable:
+            _allow_beneath(ruleset, folder, attr.fs)
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
 
 
 def _allow_beneath(ruleset: int, folder: str, rights: int) -> None:

@@ -6,8 +6,8 @@ A child for each group costs more than grading an answer. Calls with the same pr
 become one group, and the grader remembers the verdicts on recent answers. Equal answers of a group are graded once.
 
 Groups take turns, so that a group with slow answers delays no other group for long. In a turn, a worker grades answers
-for TURN_S seconds. An answer that needs more than QUICK_S has a turn of its own, with the whole deadline, after the
-other answers of its group. Each turn moves the group back in the queue.
+for half a second. An answer that needs more than QUICK_S has a turn of its own, with the whole deadline, after the
+other answers of its group. Such turns leave one of several workers free.
 
 If a worker dies, another worker repeats the turn. If that worker dies too, each answer of the turn has a turn of its
 own. An answer of which two workers die alone is CRASHED, which means that it is not scored, and the log
@@ -26,7 +26,6 @@ import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -42,15 +41,8 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 2.0
 """The limit of processor time to grade an answer, in seconds. In training, an answer that takes longer is unscored."""
-TURN_S = 0.5
-"""The length of a turn. A turn with a single answer may take longer."""
 QUICK_S = 0.1
 """The limit of processor time for an answer whose turn it shares with other answers."""
-FIRST_TURN_COST_S = 60.0
-"""A group that has had its first turn waits for the next one like a group that has arrived so much later. So calls that
-arrive within a minute wait for a turn in progress, and never for the slow answers of earlier calls."""
-TURN_COST_S = 4.0
-"""The same for each further turn, so that groups with slow answers take turns among themselves."""
 MAX_ANSWER_CHARS = 1_000_000
 """A longer answer does not reach a verifier. It counts as wrong."""
 GROUP_ALLOWANCE_S = 60.0
@@ -108,7 +100,8 @@ class SandboxGrader:
         self._waiting: dict[bytes, _Group] = {}
         """The group of each problem that calls can still join."""
         self._remembered: dict[bytes, Verdict] = {}
-        """Verdicts by problem and answer, the oldest first."""
+        """Verdicts by the digest of problem and answer, the oldest first."""
+        self._slow_turns = asyncio.Semaphore(max(1, num_workers - 1))
         self._verifier_errors = RepeatedEvents(logger)
 
     async def start(self) -> None:
@@ -141,18 +134,16 @@ class SandboxGrader:
         # Equal bytes are equal problems with equal types, which decide some verdicts.
         problem = hashlib.blake2b(pickle.dumps((task, dict(config), entry))).digest()
         verdicts: dict[str, Verdict] = {}
-        waiting = []
-        for answer in dict.fromkeys(answers):
+        for answer in answers:
             remembered = self._remembered.get(_key(problem, answer))
             if remembered:
                 verdicts[answer] = remembered
-            elif len(answer) <= MAX_ANSWER_CHARS:
-                waiting.append(answer)
-            else:
+            elif len(answer) > MAX_ANSWER_CHARS:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
                 verdicts[answer] = Verdict(0.0, detail=detail)
+        waiting = dict.fromkeys(answer for answer in answers if answer not in verdicts)
         if waiting:
-            request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s, TURN_S)
+            request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
             verdicts |= await self._grade_shared(problem, request)
         return self._count(task, [verdicts[answer] for answer in answers])
 
@@ -191,72 +182,65 @@ class SandboxGrader:
         # Calls that are ready to run can join.
         await asyncio.sleep(0)
         try:
-            while group.ungraded():
-                await self._take_turn(group)
+            while group.quick():
+                await self._take_turn(group, min(QUICK_S, self._timeout_s))
+            for answer in group.slow:
+                async with self._slow_turns:
+                    await self._take_turn(group, self._timeout_s, answer)
         # Each call raises it.
         except Exception as error:  # noqa: BLE001
             self._end_joining(group)
             group.fail(error)
 
-    async def _take_turn(self, group: _Group) -> None:
-        """Raises EnvironmentSetupError."""
-        task = group.request.task
-        is_slow = not group.quick()
-        prepare = partial(self._prepare, group)
-        try:
-            reply = await self._pool.ask(prepare, f"a {task} problem", place=group.place(), is_slow=is_slow)
-        except (WorkerDiedError, TimeoutError) as error:
-            if len(group.turn) == 1:
-                group.settle(group.turn[0], self._unscored(task, 1, str(error)))
-            else:
-                group.slow += group.turn
-            return
-        group.turns += 1
-        self._read(group, json.loads(reply), is_slow=is_slow)
+    async def _take_turn(self, group: _Group, timeout_s: float, slow: str | None = None) -> None:
+        """Have a worker grade the answer `slow`, or the quick answers that the group has once a worker is idle.
 
-    def _read(self, group: _Group, reply: dict[str, Any], *, is_slow: bool) -> None:
-        """Read the verdicts of a turn, which may be fewer than its answers. Raises EnvironmentSetupError."""
+        Raises EnvironmentSetupError.
+        """
+        task = group.request.task
+        turn: list[str] = []
+
+        def prepare() -> Request:
+            self._end_joining(group)
+            turn[:] = group.quick() if slow is None else [slow]
+            request = replace(group.request, answers=tuple(turn), timeout_s=timeout_s)
+            answer_limit_s = WALL_FACTOR * timeout_s + ANSWER_ALLOWANCE_S
+            return Request(pickle.dumps(request), GROUP_ALLOWANCE_S + answer_limit_s * len(turn))
+
+        try:
+            reply = json.loads(await self._pool.ask(prepare, f"a {task} problem"))
+        except (WorkerDiedError, TimeoutError) as error:
+            if len(turn) > 1:
+                group.slow += turn
+                return
+            reply = {"unscored": str(error)}
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
         if "unscored" in reply:
-            verdict = self._unscored(group.request.task, len(group.turn), reply["unscored"])
-            for answer in group.turn:
-                group.settle(answer, verdict)
+            verdict = self._unscored(task, len(turn), reply["unscored"])
+            group.settle(dict.fromkeys(turn, verdict))
             return
-        has_more_time = not is_slow and self._timeout_s > QUICK_S
-        for answer, fields in zip(group.turn, reply["verdicts"], strict=False):
+        # There may be fewer verdicts than answers.
+        for answer, fields in zip(turn, reply["verdicts"], strict=False):
             verdict = Verdict(**{**fields, "failure": fields["failure"] and Outcome(fields["failure"])})
-            if verdict.failure is Outcome.TIMEOUT and has_more_time:
+            if verdict.failure is Outcome.TIMEOUT and timeout_s < self._timeout_s:
                 group.slow.append(answer)
                 continue
-            group.settle(answer, verdict)
+            group.settle({answer: verdict})
             # Any other verdict may depend on the state of the machine, or on code of an answer.
             if verdict.failure is None and not reply["is_isolated"]:
-                self._remember(_key(group.problem, answer), verdict)
+                self._remembered[_key(group.problem, answer)] = verdict
+        while len(self._remembered) > MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
 
     def _end_joining(self, group: _Group) -> None:
         if self._waiting.get(group.problem) is group:
             del self._waiting[group.problem]
 
-    def _prepare(self, group: _Group) -> Request:
-        """The request for the next turn of a group, which no call can join any more."""
-        self._end_joining(group)
-        quick = group.quick()
-        group.turn = tuple(quick or group.slow[:1])
-        timeout_s = min(QUICK_S, self._timeout_s) if quick else self._timeout_s
-        request = replace(group.request, answers=group.turn, timeout_s=timeout_s)
-        answer_limit_s = WALL_FACTOR * timeout_s + ANSWER_ALLOWANCE_S
-        return Request(pickle.dumps(request), GROUP_ALLOWANCE_S + answer_limit_s * len(group.turn))
-
     def _unscored(self, task: str, count: int, reason: str) -> Verdict:
         logger.error("%d answers to a %s problem could not be scored: %s.", count, task, reason)
         self._counts["unscored_groups"] += 1
         return Verdict(0.0, Outcome.CRASHED, detail=f"not scored: {reason}")
-
-    def _remember(self, key: bytes, verdict: Verdict) -> None:
-        self._remembered[key] = verdict
-        if len(self._remembered) > MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -283,21 +267,9 @@ class _Group:
     """By the answers of all calls, in order."""
     slow: list[str] = field(default_factory=list)
     """The answers that each have a turn of their own."""
-    turn: tuple[str, ...] = ()
-    """The answers of the turn in progress."""
-    turns: int = 0
     calls: int = 0
     """The calls that wait for a verdict."""
     grading: asyncio.Task[None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._began_s = asyncio.get_running_loop().time()
-
-    def place(self) -> float:
-        """The place in the queue for workers."""
-        if not self.turns:
-            return self._began_s
-        return self._began_s + FIRST_TURN_COST_S + (self.turns - 1) * TURN_COST_S
 
     def verdict_on(self, answer: str) -> asyncio.Future[Verdict]:
         """The verdict on an answer, which becomes part of the group."""
@@ -305,24 +277,21 @@ class _Group:
             self.verdicts[answer] = asyncio.get_running_loop().create_future()
         return self.verdicts[answer]
 
-    def ungraded(self) -> list[str]:
-        return [answer for answer, verdict in self.verdicts.items() if not verdict.done()]
-
     def quick(self) -> list[str]:
         """The ungraded answers that can share a turn."""
-        return [answer for answer in self.ungraded() if answer not in self.slow]
+        return [answer for answer, verdict in self.verdicts.items() if not verdict.done() and answer not in self.slow]
 
-    def settle(self, answer: str, verdict: Verdict) -> None:
-        self.verdicts[answer].set_result(verdict)
-        if answer in self.slow:
-            self.slow.remove(answer)
+    def settle(self, verdicts: Mapping[str, Verdict]) -> None:
+        for answer, verdict in verdicts.items():
+            self.verdicts[answer].set_result(verdict)
 
     def fail(self, error: Exception) -> None:
         """Have all calls that wait for a verdict raise an error."""
-        for answer in self.ungraded():
-            self.verdicts[answer].set_exception(error)
-            # Python logs an exception that nobody reads, which happens after the cancellation of a call.
-            self.verdicts[answer].exception()
+        for verdict in self.verdicts.values():
+            if not verdict.done():
+                verdict.set_exception(error)
+                # Python logs an exception that nobody reads, which happens after the cancellation of a call.
+                verdict.exception()
 
 
 def _key(problem: bytes, answer: str) -> bytes:

@@ -23,7 +23,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from ..records import Outcome, Verdict
@@ -31,7 +30,7 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import is_of_library
 from ..verification.entries import task_of
 from ..verification.forms import FORMS
-from ..verification.grade import UnreadableItemError, Verifier, check_for, grade
+from ..verification.grade import UnreadableItemError, check_for, grade
 from .confinement import RESULT_FD, ChildConfinement, Layers, MemoryMeter
 from .datasets import DatasetCache
 from .protocol import RECORD_SIZE, ProtocolError, pack_record, unpack_record
@@ -41,9 +40,10 @@ WALL_FACTOR = 4.0
 """The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
 LEAST_WALL_S = 2.0
 """The least limit of elapsed time: on a busy machine, a child may wait for a processor."""
-TURN_S = 1.0
+TURN_S = 0.5
+"""The length of a turn. A turn with a single answer may take longer."""
 LOOK_AGAIN_S = 0.001
-"""The longest and the shortest wait for a child between two checks of its deadline."""
+"""The shortest wait for a child between two checks of its deadline."""
 UNDISTURBED_S = 0.02
 """The worker does not run for this time after a fork, unless the child ends: its writes would copy shared pages."""
 EXIT_ALLOWANCE_S = 0.2
@@ -95,7 +95,7 @@ class GradingStart(Start):
 class GroupRequest:
     """One group to grade.
 
-    `timeout_s` is the deadline of each answer. The worker grades no further answer once it has worked for `turn_s`, so
+    `timeout_s` is the deadline of each answer. The worker grades no further answer once it has worked for TURN_S, so
     the reply may have fewer verdicts than answers.
     """
 
@@ -104,7 +104,6 @@ class GroupRequest:
     entry: dict[str, Any]
     answers: tuple[str, ...]
     timeout_s: float
-    turn_s: float
 
 
 def main(parent: int) -> None:
@@ -155,14 +154,12 @@ class GradingWork(Work):
         check = check_for(request.task, request.entry) if self._start.strict else None
 
         def grade_answer(answer: str) -> Verdict:
-            needs_native = self._start.needs_native
             try:
-                return _contained(
-                    dataset.score_answer,
-                    lambda verifier: grade(verifier, request.entry, answer, check, needs_native=needs_native),
-                )
+                return grade(dataset.score_answer, request.entry, answer, check, needs_native=self._start.needs_native)
             except UnreadableItemError as error:
                 return Verdict(0.0, Outcome.CRASHED, detail=str(error))
+            except MemoryError:
+                return Verdict(0.0, Outcome.MEMORY, detail="the verifier ran out of memory")
 
         return grade_answer
 
@@ -187,12 +184,10 @@ def _verdicts(
 ) -> list[Verdict]:
     """A verdict for each answer, in order, until the turn is over."""
     verdicts: list[Verdict] = []
-    count = len(request.answers)
-    turn_end_s = time.monotonic() + request.turn_s
-    while len(verdicts) < count:
-        due = len(verdicts)
-        stop = due + 1 if is_isolated else count
-        with Child(request, grade_answer, confinement, due, stop) as child:
+    turn_end_s = time.monotonic() + TURN_S
+    while len(verdicts) < len(request.answers):
+        left = request.answers[len(verdicts) :]
+        with Child(left[:1] if is_isolated else left, grade_answer, confinement, request.timeout_s) as child:
             for verdict in child.verdicts():
                 verdicts.append(verdict)
                 if time.monotonic() > turn_end_s:
@@ -201,22 +196,16 @@ def _verdicts(
 
 
 class Child:
-    """A forked child that grades the answers [start, stop) of a group. The end of the block kills and reaps the child.
+    """A forked child that grades answers of a group. The end of the block kills and reaps the child.
 
     The child shares the modules that its parent has loaded, and its changes to memory do not reach the parent.
     """
 
     def __init__(
-        self,
-        request: GroupRequest,
-        grade_answer: GradeAnswer,
-        confinement: ChildConfinement,
-        start: int,
-        stop: int,
+        self, answers: Sequence[str], grade_answer: GradeAnswer, confinement: ChildConfinement, timeout_s: float
     ) -> None:
-        self._timeout_s = request.timeout_s
-        self._due = start
-        self._stop = stop
+        self._timeout_s = timeout_s
+        self._count = len(answers)
         self._results, writing = os.pipe()
         try:
             self._pid = os.fork()
@@ -228,9 +217,8 @@ class Child:
             try:
                 confinement.enter(writing)
                 code = 1
-                for index in range(start, stop):
-                    verdict = grade_answer(request.answers[index])
-                    os.write(RESULT_FD, pack_record(index, verdict))
+                for answer in answers:
+                    os.write(RESULT_FD, pack_record(grade_answer(answer)))
                 code = 0
             finally:
                 os._exit(code)
@@ -246,17 +234,12 @@ class Child:
         """The verdicts in order. If the child ends early, its last verdict says why, and later answers have none."""
         pending = b""
         try:
-            self._allow_time()
-            while self._due < self._stop:
-                pending += self._read()
-                while len(pending) >= RECORD_SIZE and self._due < self._stop:
-                    index, verdict = unpack_record(pending[:RECORD_SIZE])
-                    if index != self._due:
-                        raise ProtocolError(f"expected a verdict on answer {self._due}, got {index}")
-                    pending = pending[RECORD_SIZE:]
-                    self._due += 1
-                    yield verdict
-                    self._allow_time()
+            for _ in range(self._count):
+                self._allow_time()
+                while len(pending) < RECORD_SIZE:
+                    pending += self._read()
+                yield unpack_record(pending[:RECORD_SIZE])
+                pending = pending[RECORD_SIZE:]
         except EOFError:
             yield _describe_end(self._reap(EXIT_ALLOWANCE_S))
         except TimeoutError:
@@ -270,20 +253,13 @@ class Child:
         Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
         """
         self._processor_end_s = self._processor_s() + self._timeout_s
-        self._wall_s = max(self._timeout_s * WALL_FACTOR, LEAST_WALL_S)
+        self._wall_end_s = time.monotonic() + max(self._timeout_s * WALL_FACTOR, LEAST_WALL_S)
 
     def _read(self) -> bytes:
-        """The bytes that the child has written. Raises EOFError if the pipe is closed, TimeoutError at the deadline.
-
-        One wait counts at most TURN_S, because the system may have stopped all processes during the wait.
-        """
+        """The bytes that the child has written. Raises EOFError if the pipe is closed, TimeoutError at the deadline."""
         while True:
-            left_s = min(self._processor_end_s - self._processor_s(), self._wall_s)
-            turn_s = min(max(left_s, LOOK_AGAIN_S), TURN_S)
-            began = time.monotonic()
-            has_data = self._poll.poll(turn_s * 1000.0)
-            self._wall_s -= min(time.monotonic() - began, turn_s)
-            if has_data:
+            left_s = min(self._processor_end_s - self._processor_s(), self._wall_end_s - time.monotonic())
+            if self._poll.poll(max(left_s, LOOK_AGAIN_S) * 1000.0):
                 data = os.read(self._results, 1 << 16)
                 if not data:
                     raise EOFError
@@ -322,28 +298,6 @@ class Child:
         self._reap()
 
 
-def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
-    """The verdict of `grade_with`, or MEMORY if the memory ran out and the answer was not found right."""
-    out_of_memory = False
-
-    def contained(answer: str, entry: dict[str, Any]) -> float:
-        nonlocal out_of_memory
-        try:
-            return score_answer(answer=answer, entry=entry)
-        except MemoryError:
-            out_of_memory = True
-            raise
-
-    try:
-        verdict = grade_with(contained)
-        if verdict.value == 1.0 or not out_of_memory:
-            return verdict
-    except MemoryError:
-        # The form or the validator of the task ran out of memory.
-        pass
-    return Verdict(0.0, Outcome.MEMORY, detail="the verifier ran out of memory")
-
-
 def _describe_end(status: int) -> Verdict:
     """The verdict on the answer during which a child ended with this wait status."""
     if not os.WIFSIGNALED(status):
@@ -360,10 +314,14 @@ def _describe_end(status: int) -> Verdict:
 # --- start ---
 
 
-def _rehearse(child: ChildConfinement) -> None:
+def _rehearse(confinement: ChildConfinement) -> None:
     """Raise RuntimeError unless a confined child scores a right and a wrong answer."""
-    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0, turn_s=60.0)
-    graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
+
+    def grade_answer(answer: str) -> Verdict:
+        return Verdict(_equivalent(answer, {"answer": "x*(x+1)"}))
+
+    with Child(("x**2+x", "x**2"), grade_answer, confinement, timeout_s=30.0) as child:
+        graded = list(child.verdicts())
     if [verdict.value for verdict in graded] != [1.0, 0.0]:
         failures = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)
         raise RuntimeError(f"a confined child cannot score: {failures}")
@@ -392,7 +350,7 @@ def _warm_up() -> None:
             entry = {"question": "", "answer": text, "metadata": {}}
             # Some forms need more of an item than this.
             with contextlib.suppress(UnreadableItemError):
-                _contained(lambda answer, entry: 0.0, partial(grade, entry=entry, answer=text, check=check))
+                grade(lambda answer, entry: 0.0, entry, text, check)
 
 
 def _equivalent(answer: str, entry: dict[str, Any]) -> float:

@@ -2,7 +2,7 @@
 
     WorkerPool ── owns ──> WorkerProcess ── socket ──> a clean interpreter that runs one of our modules
 
-The generator and the grader each own a pool. A worker handles one request at a time, in the order of `Request.place`. A
+The generator and the grader each own a pool. A worker handles one request at a time, in the order of their arrival. A
 worker ends if it dies, if it is late, if it announces its end, or if its caller is cancelled. The pool then restarts it
 in the background, and retries until the restart succeeds, because a machine may briefly run out of processes. Requests
 wait during this time. The code in this module never blocks the event loop.
@@ -37,14 +37,13 @@ FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 """The first and the longest delay between two attempts to restart a worker."""
 LONGEST_PAUSE_S = 60.0
-"""The longest pause before the restart of a worker that died of a request. The pause is a second longer for each worker
-that died before it, without a reply between. So an hour without memory fails few requests."""
+"""The longest pause before a restart. After each worker that died of a request, without a reply between, the next pause
+is a second longer. So an hour without memory fails few requests."""
 BUSY_S = 1.0
 """The pool starts its spare worker when a request has waited for this long because all workers are busy. From then on,
 one slow request delays no other. A run without slow requests does not pay for the start and the memory of a worker."""
 ATTEMPTS = 2
 """A request fails after it has killed this many workers."""
-MAX_REPLY_BYTES = 1 << 30
 
 
 def _folder_of_top_package() -> Path:
@@ -179,10 +178,7 @@ class WorkerProcess:
             # Pickled once more, so that the worker finds the end of a message that it cannot read.
             self._writer.write(pickle.dumps(message))
             header = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "little")
-            size = header % LAST_REPLY
-            if size > MAX_REPLY_BYTES:
-                raise WorkerDiedError(f"it announced a reply of {size} bytes")
-            reply = await self._reader.readexactly(size)
+            reply = await self._reader.readexactly(header % LAST_REPLY)
             may_go_on = header < LAST_REPLY
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -222,18 +218,6 @@ class Request:
     limit_s: float
 
 
-@dataclass(frozen=True)
-class Waiter:
-    """A request that waits for a worker. The lowest `place` comes first.
-
-    Slow requests do not get the last worker of several, so that other requests need not wait for them.
-    """
-
-    place: float
-    is_slow: bool
-    worker: asyncio.Future[WorkerProcess]
-
-
 class WorkerPool:
     """Distributes requests to workers that `make_worker` makes. `counts` counts each restart as `worker_restarts`.
 
@@ -261,13 +245,12 @@ class WorkerPool:
             max_delay_s=MAX_DELAY_S,
         )
         self._idle: list[WorkerProcess] = []
-        self._waiters: list[Waiter] = []
-        self._slow = 0
-        """Slow requests that have a worker."""
+        self._may_take = asyncio.Semaphore(0)
+        """Counts the idle workers. Unlike asyncio's queues, it serves requests in the order of their arrival."""
         self._starts: set[asyncio.Task[None]] = set()
         self._is_open = False
         self._deaths = 0
-        """Workers that died in a row."""
+        """Workers that died of requests in a row."""
 
     async def start(self) -> None:
         """Start all workers in parallel. If a worker cannot start, kill all workers and raise EnvironmentSetupError."""
@@ -277,21 +260,19 @@ class WorkerPool:
                 await self.close()
                 raise failure
         self._is_open = True
-        self._idle += self.workers
+        self._may_take = asyncio.Semaphore(0)
+        for worker in self.workers:
+            self._return(worker)
 
-    async def ask(
-        self, prepare: Callable[[], Request], what: str, *, place: float | None = None, is_slow: bool = False
-    ) -> bytes:
+    async def ask(self, prepare: Callable[[], Request], what: str) -> bytes:
         """The reply of a worker to the request that `prepare` returns once a worker is idle.
 
-        Requests wait in the order of `place`, which is the time of their arrival by default. If the worker dies, the
-        pool asks another worker. `what` names the request in the log. Raises WorkerDiedError if ATTEMPTS workers died,
-        TimeoutError like `WorkerProcess.ask`, PoolClosedError, and the exceptions of `prepare`.
+        If the worker dies, the pool asks another worker. `what` names the request in the log. Raises WorkerDiedError if
+        ATTEMPTS workers died, TimeoutError like `WorkerProcess.ask`, PoolClosedError, and the exceptions of `prepare`.
         """
         request = None
         for _ in range(ATTEMPTS):
-            worker = await self._borrow(asyncio.get_running_loop().time() if place is None else place, is_slow)
-            pause_s = 0.0
+            worker = await self._idle_worker()
             try:
                 request = request or prepare()
                 reply = await worker.ask(request.message, request.limit_s)
@@ -301,66 +282,42 @@ class WorkerPool:
                 if not self._is_open:
                     raise PoolClosedError from error
                 died = error
-                pause_s = min(self._deaths, LONGEST_PAUSE_S)
                 self._deaths += 1
                 self._logger.warning("%s died of %s: %s.", worker.who, what, error)
             finally:
-                self._slow -= is_slow
-                self._return(worker, pause_s)
+                self._return(worker)
         raise WorkerDiedError(f"{ATTEMPTS} workers died of it, the last one because {died}")
 
-    async def _borrow(self, place: float, is_slow: bool) -> WorkerProcess:
+    async def _idle_worker(self) -> WorkerProcess:
         if not self._is_open:
             raise PoolClosedError
-        loop = asyncio.get_running_loop()
-        waiter = Waiter(place, is_slow, loop.create_future())
-        self._waiters.append(waiter)
-        self._serve_waiters()
-        joining = loop.call_later(BUSY_S, self._start_spare)
+        joining = asyncio.get_running_loop().call_later(BUSY_S, self._start_spare)
         try:
-            return await waiter.worker
-        except asyncio.CancelledError:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif self._is_open:
-                self._slow -= is_slow
-                self._return(waiter.worker.result())
-            raise
+            while self._is_open:
+                await self._may_take.acquire()
+                if self._is_open:
+                    worker = self._idle.pop()
+                    if worker.is_running:
+                        return worker
+                    self._replace(worker)
         finally:
             joining.cancel()
+        # The next waiting request ends, too.
+        self._may_take.release()
+        raise PoolClosedError
 
-    def _return(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
+    def _return(self, worker: WorkerProcess) -> None:
         """Take back a worker, and restart it if it has ended."""
         if worker.is_running:
             self._idle.append(worker)
-            self._serve_waiters()
+            self._may_take.release()
         elif self._is_open:
-            self._replace(worker, pause_s)
-
-    def _serve_waiters(self) -> None:
-        """Give idle workers to the waiting requests."""
-        while self._idle:
-            may_be_slow = self._slow < max(1, len(self.workers) - 1)
-            waiting = [waiter for waiter in self._waiters if not waiter.worker.done()]
-            allowed = [waiter for waiter in waiting if may_be_slow or not waiter.is_slow]
-            if not allowed:
-                return
-            worker = self._idle.pop()
-            if not worker.is_running:
-                self._replace(worker)
-                continue
-            first = min(allowed, key=lambda waiter: waiter.place)
-            self._waiters.remove(first)
-            self._slow += first.is_slow
-            first.worker.set_result(worker)
+            self._replace(worker)
 
     async def close(self) -> None:
         """Kill all workers. Waiting and later callers get a PoolClosedError. Safe to call twice."""
         self._is_open = False
-        for waiter in self._waiters:
-            if not waiter.worker.done():
-                waiter.worker.set_exception(PoolClosedError())
-        self._waiters.clear()
+        self._may_take.release()
         for start in self._starts:
             start.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
@@ -373,17 +330,17 @@ class WorkerPool:
             self._start_in_background(self._spare)
             self._spare = None
 
-    def _replace(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         self._counts["worker_restarts"] += 1
-        self._start_in_background(worker, pause_s)
+        self._start_in_background(worker)
 
-    def _start_in_background(self, worker: WorkerProcess, pause_s: float = 0.0) -> None:
-        start = asyncio.create_task(self._start(worker, pause_s))
+    def _start_in_background(self, worker: WorkerProcess) -> None:
+        start = asyncio.create_task(self._start(worker))
         self._starts.add(start)
         start.add_done_callback(self._starts.discard)
 
-    async def _start(self, worker: WorkerProcess, pause_s: float) -> None:
-        await asyncio.sleep(pause_s)
+    async def _start(self, worker: WorkerProcess) -> None:
+        await asyncio.sleep(min(max(0, self._deaths - 1), LONGEST_PAUSE_S))
         while True:
             try:
                 await worker.start()

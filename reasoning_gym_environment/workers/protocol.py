@@ -56,7 +56,7 @@ class Imports:
 # --- the verdict that a child sends ---
 
 DETAIL_BYTES = 200
-_RECORD = struct.Struct(f"<BxxxIddH{DETAIL_BYTES}s")
+_RECORD = struct.Struct(f"<Bxxxdd{DETAIL_BYTES}s")
 RECORD_SIZE = _RECORD.size
 _FAILURES = (None, Outcome.VERIFIER_ERROR, Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED)
 
@@ -69,31 +69,24 @@ class ProtocolError(Exception):
     """The sender wrote bytes that break the protocol."""
 
 
-def pack_record(index: int, verdict: Verdict) -> bytes:
-    """The verdict on answer `index` in RECORD_SIZE bytes: less than PIPE_BUF, so a pipe takes them in one piece."""
+def pack_record(verdict: Verdict) -> bytes:
+    """The verdict in RECORD_SIZE bytes: less than PIPE_BUF, so a pipe takes them in one piece."""
+    native = math.nan if verdict.native is None else verdict.native
     detail = verdict.detail.encode("utf-8", "replace")[:DETAIL_BYTES]
-    return _RECORD.pack(
-        _FAILURES.index(verdict.failure),
-        index,
-        verdict.value,
-        math.nan if verdict.native is None else verdict.native,
-        len(detail),
-        detail,
-    )
+    return _RECORD.pack(_FAILURES.index(verdict.failure), verdict.value, native, detail)
 
 
-def unpack_record(data: bytes) -> tuple[int, Verdict]:
-    """The index and the verdict in RECORD_SIZE bytes. Raises ProtocolError if a field is out of range."""
-    failure, index, value, native, length, detail = _RECORD.unpack(data)
-    if failure >= len(_FAILURES) or length > DETAIL_BYTES:
-        raise ProtocolError(f"not a record: failure {failure}, length {length}")
+def unpack_record(data: bytes) -> Verdict:
+    """The verdict in RECORD_SIZE bytes. Raises ProtocolError if a field is out of range."""
+    failure, value, native, detail = _RECORD.unpack(data)
     has_native = not math.isnan(native)
     # This form of the check also refuses NaN, for which every comparison is false.
-    if not (0.0 <= value <= 1.0 and (0.0 <= native <= 1.0 or not has_native)):
-        raise ProtocolError(f"expected scores in [0, 1], got {value} and {native}")
+    is_in_range = 0.0 <= value <= 1.0 and (0.0 <= native <= 1.0 or not has_native)
+    if failure >= len(_FAILURES) or not is_in_range:
+        raise ProtocolError(f"not a record: failure {failure}, scores {value} and {native}")
     # The cut to DETAIL_BYTES may have split a character.
-    text = detail[:length].decode("utf-8", "ignore")
-    return index, Verdict(value, _FAILURES[failure], native if has_native else None, text)
+    text = detail.rstrip(b"\0").decode("utf-8", "ignore")
+    return Verdict(value, _FAILURES[failure], native if has_native else None, text)
 
 
 HEADER_SIZE = 8

@@ -30,7 +30,7 @@ FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.records import Verdict
 import os
-os.write(3, pack_record(<index>, Verdict(1.0, native=1.0)))
+os.write(3, pack_record(Verdict(1.0, native=1.0)))
 """
 
 SLOW = ("a loop in C", "a loop that swallows everything", "half a record, for ever", "a wait for a processor")
@@ -100,6 +100,5 @@ async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, 
 
 
 async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader) -> None:
-    forge = "".join(FORGED_RECORD.replace("<index>", str(index)) for index in range(4))
-    verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [forge, "None", RIGHT, "0"])
+    verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [4 * FORGED_RECORD, "None", RIGHT, "0"])
     assert [verdict.value for verdict in verdicts[1:]] == [0.25, 1.0, 0.25]

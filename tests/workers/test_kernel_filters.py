@@ -16,12 +16,11 @@ from reasoning_gym_environment.workers.confinement import (
     build_filter,
 )
 
-RESULT_FD = 3
 pytestmark = pytest.mark.parametrize("arch", [pytest.param(X86_64, id="x86_64"), pytest.param(AARCH64, id="aarch64")])
 
 # Numbers from the kernel's own tables, on x86-64 and arm64, so that a slip in the filter's cannot hide itself.
 HARMLESS = (
-    "read 0 63, close 3 57, munmap 11 215, brk 12 214, rt_sigreturn 15 139, madvise 28 233, futex 202 98, "
+    "read 0 63, write 1 64, close 3 57, munmap 11 215, brk 12 214, rt_sigreturn 15 139, madvise 28 233, futex 202 98, "
     "exit_group 231 94, getrandom 318 278, clock_gettime 228 113"
 )
 FORBIDDEN = (
@@ -31,7 +30,7 @@ FORBIDDEN = (
     "process_vm_writev 311 271, pidfd_open 434 434, io_uring_setup 425 425, bpf 321 280, userfaultfd 323 282, "
     "pkey_mprotect 329 288, shmget 29 194"
 )
-HIDDEN = "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291"
+HIDDEN = "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291, ioctl 16 29"
 
 
 def verdict(arch: Arch, number: int, *args: int, audit: int | None = None) -> int:
@@ -40,7 +39,7 @@ def verdict(arch: Arch, number: int, *args: int, audit: int | None = None) -> in
     for index in range(6):
         value = args[index] if index < len(args) else 0
         words[16 + 8 * index], words[20 + 8 * index] = value & 0xFFFFFFFF, (value >> 32) & 0xFFFFFFFF
-    program, position, accumulator = build_filter(arch, RESULT_FD), 0, 0
+    program, position, accumulator = build_filter(arch), 0, 0
     while True:
         code, if_true, if_false, operand = program[position]
         position += 1
@@ -69,19 +68,12 @@ def test_each_system_call_gets_its_verdict(arch: Arch, table: str, expected: int
 
 
 def test_every_unlisted_number_and_every_other_machine_ends_the_process(arch: Arch) -> None:
-    listed = {*arch.harmless, *arch.paths, arch.write, arch.mmap, arch.mprotect, arch.ioctl}
+    listed = {*arch.harmless, *arch.hidden, arch.mmap, arch.mprotect}
     assert {verdict(arch, number) for number in range(600) if number not in listed} == {KILL_PROCESS}
     read = numbers(arch, HARMLESS)["read"]
     for audit in (0x40000003, 0x40000028, AARCH64.audit if arch is X86_64 else X86_64.audit):
         assert verdict(arch, read, audit=audit) == KILL_PROCESS
-    if arch.has_x32:
-        assert verdict(arch, 0x40000000 | read) == KILL_PROCESS
-
-
-def test_only_three_descriptors_can_be_written(arch: Arch) -> None:
-    allowed = [fd for fd in range(64) if verdict(arch, arch.write, fd) == ALLOW]
-    assert allowed == [1, 2, RESULT_FD]
-    assert verdict(arch, arch.write, 2**31) == KILL_PROCESS
+    assert verdict(arch, 0x40000000 | read) == KILL_PROCESS, "numbers of x32"
 
 
 def test_memory_can_be_mapped_but_not_made_executable(arch: Arch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -76,17 +77,16 @@ def found(verdicts: list[Verdict]) -> list[tuple[float, Outcome | None]]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The answers of each group that a grader sends to its workers."""
-    groups = []
-    prepare = SandboxGrader._prepare
+    """The answers of each turn for which a grader asks its workers."""
+    turns = []
+    ask = pool.WorkerProcess.ask
 
-    def record(self: SandboxGrader, group: Any) -> pool.Request:
-        request = prepare(self, group)
-        groups.append(group.turn)
-        return request
+    async def record(self: pool.WorkerProcess, message: bytes, limit_s: float) -> bytes:
+        turns.append(pickle.loads(message).answers)
+        return await ask(self, message, limit_s)
 
-    monkeypatch.setattr(SandboxGrader, "_prepare", record)
-    return groups
+    monkeypatch.setattr(pool.WorkerProcess, "ask", record)
+    return turns
 
 
 # A worker ends, and starts again, if all calls of its group are cancelled.
@@ -127,7 +127,6 @@ async def test_scores_of_the_library_s_verifiers_are_remembered_and_no_others(
     grader: SandboxGrader, sent: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grader_module, "MAX_REMEMBERED", 2)
-    monkeypatch.setattr(grader_module, "TURN_S", 600.0)
     grader._remembered.clear()
     for _ in range(2):
         await grader.grade("chain_sum", {}, problem("1"), ["1", "2"])
@@ -140,10 +139,11 @@ async def test_scores_of_the_library_s_verifiers_are_remembered_and_no_others(
     # An answer to a task of the user's own may have run as code.
     answers = ["hang", "crash", "memory", "other 1"]
     for _ in range(2):
+        sent.clear()
         verdicts = await grader.grade(TASK, {}, problem("kept"), answers)
         assert found(verdicts) == [expected("kept", answer) for answer in answers]
-    # An answer that needs long has a turn of its own after the others.
-    assert sent[4:] == [tuple(answers), ("hang",)] * 2
+        # An answer that needs long has a turn of its own after the others.
+        assert sent[0] == tuple(answers) and sent[-1] == ("hang",)
 
 
 @linux_only
