@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -105,15 +106,17 @@ def groups() -> list[dict[str, Any]]:
 async def load(url: str, asked: list[dict[str, Any]], seconds: float) -> dict[str, float]:
     """Keeps IN_FLIGHT requests going for so long."""
     latencies: list[float] = []
-    limits = httpx.Limits(max_connections=IN_FLIGHT)
-    async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+    # httpx takes longer for a request the more connections there are.
+    connector = aiohttp.TCPConnector(limit=IN_FLIGHT)
+    async with aiohttp.ClientSession(connector=connector) as client:
 
         async def ask(number: int) -> None:
             began = start
             while began < start + seconds:
                 began = time.monotonic()
-                reply = await client.post(f"{url}/grade", json=[asked[number % len(asked)]])
-                reply.raise_for_status()
+                async with client.post(f"{url}/grade", json=[asked[number % len(asked)]]) as reply:
+                    reply.raise_for_status()
+                    await reply.read()
                 latencies.append(time.monotonic() - began)
                 number += IN_FLIGHT
 

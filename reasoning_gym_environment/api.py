@@ -194,6 +194,10 @@ class Tasks:
         """
         return self._thread.run(self._grade(source, completions, thinking_opened))
 
+    async def grade_async(self, source: Source, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
+        """`grade` for a caller in an event loop. The work ends if the caller is cancelled."""
+        return await self._thread.run_for(self._grade(source, completions, thinking_opened))
+
     async def _grade(self, source: Source, completions: Texts, thinking_opened: bool) -> list[Grade]:
         _check_texts(completions)
         try:
@@ -219,6 +223,10 @@ class Tasks:
         GenerationError if this process cannot make the item.
         """
         return self._thread.run(self._problem(source))
+
+    async def problem_async(self, source: Source) -> Problem:
+        """`problem` for a caller in an event loop. The work ends if the caller is cancelled."""
+        return await self._thread.run_for(self._problem(source))
 
     async def _problem(self, source: Source) -> Problem:
         return source if isinstance(source, Problem) else await self._items.problem(Recipe.of(source))
@@ -353,8 +361,8 @@ class HeldOut:
     The arguments are settings of docs/reference.md. `eval_tasks` is "all", a number of tasks (chosen by
     `eval_seed`), or task names. The set has `num_eval_samples_per_task` questions of each task, at `eval_complexity`:
     None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments give the same
-    questions everywhere; `manifest` identifies them. The first access makes the questions, and with `show_progress` a
-    terminal shows how many exist.
+    questions everywhere; `manifest` identifies them. The first access makes the questions, and shows its
+    progress on a terminal.
 
     Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
@@ -367,7 +375,6 @@ class HeldOut:
         num_eval_samples_per_task: int = 5,
         eval_seed: int = 123,
         eval_complexity: float | None = None,
-        show_progress: bool = False,
     ) -> None:
         _expect("tasks", tasks, "a Tasks", isinstance(tasks, Tasks))
         self._settings = checked(
@@ -379,7 +386,6 @@ class HeldOut:
             eval_complexity=eval_complexity,
         )
         tasks._runtime.check_held_out(self._settings)
-        self._show_progress = show_progress
         self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
@@ -439,8 +445,7 @@ class HeldOut:
     def _questions(self) -> EvalSet:
         with self._turn:
             if self._made is None:
-                made = self._runtime.held_out(self._settings, show_progress=self._show_progress)
-                self._made = self._thread.run(made)
+                self._made = self._thread.run(self._runtime.held_out(self._settings))
         return self._made
 
 

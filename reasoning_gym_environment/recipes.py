@@ -103,7 +103,7 @@ class Recipe:
     question_digest: str
     """The result of `sampling.seeds.question_digest` for the question as reasoning-gym wrote it.
 
-    It does not depend on the settings with which the row was made.
+    It does not depend on the settings with which the row was made. "" stands for any question.
     """
     answer_format: str = AnswerFormat.TAGS.value
     """The form in which the prompt of the row asks for the answer."""
@@ -122,14 +122,8 @@ class Recipe:
         if isinstance(source, Recipe):
             return source
         if isinstance(source, Problem):
-            return cls(
-                source.task,
-                source.seed,
-                json.dumps(to_json(dict(source.config)), sort_keys=True),
-                source.level,
-                question_digest(source.library_question),
-                source.answer_format.value,
-            )
+            recipe = cls.of_seed(source.task, source.seed, source.config, source.answer_format)
+            return replace(recipe, level=source.level, question_digest=question_digest(source.library_question))
         try:
             return cls._of_row(source)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -137,6 +131,11 @@ class Recipe:
                 "Expected a recipe, which rows of `export items` and of a store of levels have, with task, seed, "
                 f"config, level and question_digest: {error!r:.200}."
             ) from error
+
+    @classmethod
+    def of_seed(cls, task: str, seed: int, config: Mapping[str, Any], answer_format: AnswerFormat) -> Recipe:
+        """The recipe of a seed and a config, whatever the question is, and whether or not it has a right answer."""
+        return cls(task, seed, json.dumps(to_json(dict(config)), sort_keys=True), None, "", answer_format.value)
 
     @classmethod
     def _of_row(cls, row: Row) -> Recipe:
@@ -174,13 +173,15 @@ class Recipe:
         served = runtime.catalog[self.task]
         config = json.loads(self.config)
         try:
-            problem = await make_item(runtime, served.name, self.seed, config, needs_right_answer=True)
+            problem = await make_item(
+                runtime, served.name, self.seed, config, needs_right_answer=bool(self.question_digest)
+            )
         except NoRightAnswerError as error:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe was made with verification native, and this process has "
                 "verification strict, which finds no right answer to its question. Grade it with verification native."
             ) from error
-        if question_digest(problem.library_question) != self.question_digest:
+        if self.question_digest and question_digest(problem.library_question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
                 "release of reasoning-gym everywhere, and set the same task_modules."

@@ -23,13 +23,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from ..api import (
@@ -46,8 +45,6 @@ from .item_formats import RECIPE
 
 MOST_MISTAKES = 10
 """A refusal names this many mistakes of a request."""
-LONGEST_PLACE = 10
-"""A refusal names this many steps of the way to a mistake, which may be nested deeply."""
 
 
 def _without_surrogates(text: Any) -> Any:
@@ -181,19 +178,15 @@ class GradingService:
 
     async def _grade(self, group: GroupToGrade) -> list[Graded]:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
-        # The workers' event loop cancels the work when the deadline is over, or when the caller is gone.
-        grades = await self._tasks._thread.run_for(self._graded(group))
-        return [Graded.of(grade) for grade in grades]
-
-    async def _graded(self, group: GroupToGrade) -> list[Grade]:
         problem = await self._problem(group)
-        return await self._tasks._grade(problem, group.completions, group.thinking_opened)
+        grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
+        return [Graded.of(grade) for grade in grades]
 
     async def _problem(self, group: GroupToGrade) -> Problem:
         if group.recipe is not None:
             recipe = _recipe_of(group)
             self._config(recipe.task, json.loads(recipe.config))
-            problem = await self._tasks._problem(recipe)
+            problem = await self._tasks.problem_async(recipe)
             # A clarified question begins with the question of reasoning-gym.
             if group.item and not group.item.question.startswith(problem.library_question.rstrip()):
                 raise EnvironmentSetupError(
@@ -204,8 +197,8 @@ class GradingService:
         config = self._config(group.task, group.config, level=group.level)
         answer_format = group.answer_format or self._tasks.settings.answer_format
         if group.item is None:
-            made = await self._tasks._make(group.task, group.seed, config)
-            return replace(made, answer_format=answer_format)
+            recipe = Recipe.of_seed(group.task, group.seed, config, answer_format)
+            return await self._tasks.problem_async(recipe)
         is_given = group.config or group.level is not None
         chosen = config if is_given else self._tasks.catalog[group.task].overrides
         return problem_of(group.task, dict(group.item), chosen, answer_format=answer_format)
@@ -224,10 +217,9 @@ def build_app(
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> Response:
-        mistakes = [_described(mistake) for mistake in error.errors()[:MOST_MISTAKES]]
-        # In ASCII, because FastAPI cannot write half of a surrogate pair.
-        text = json.dumps({"detail": mistakes}, separators=(",", ":"))
-        return Response(text, 422, media_type="application/json")
+        # The values are left out, because they may be of any size. The place may be nested deeply.
+        mistakes = [f"{mistake['loc']!r:.100}: {mistake['msg']}" for mistake in error.errors()[:MOST_MISTAKES]]
+        return JSONResponse({"detail": mistakes}, 422)
 
     @app.post("/grade")
     async def grade(groups: list[GroupToGrade]) -> list[list[Graded]]:
@@ -276,12 +268,6 @@ def build_app(
         return "".join(lines)
 
     return app
-
-
-def _described(mistake: dict[str, Any]) -> dict[str, Any]:
-    """A mistake of a request, in FastAPI's form, without the value, which may be of any size and no JSON."""
-    place = [part if isinstance(part, int) else f"{part:.100}" for part in mistake["loc"][:LONGEST_PLACE]]
-    return {"type": mistake["type"], "loc": place, "msg": mistake["msg"]}
 
 
 def _for_nemo(graded: Graded) -> dict[str, Any]:

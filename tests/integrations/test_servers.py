@@ -38,7 +38,7 @@ def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, m
     for group, code, message in (
         ({"task": "chain_summ", "item": ENTRY}, 400, "group 1: Unknown task 'chain_summ'. Did you mean chain_sum"),
         ({"task": "chain_sum", "config": {"max_term": 2}}, 400, "group 1: "),
-        ({"task": "chain_sum", "item": {"answer": "1"}}, 422, '["body",1,"item","question"]'),
+        ({"task": "chain_sum", "item": {"answer": "1"}}, 422, "('body', 1, 'item', 'question')"),
         ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
         ({}, 400, "group 1: expected a recipe alone, or a task"),
     ):
@@ -126,7 +126,7 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         await asyncio.to_thread(may_end.wait, 60.0)
         return []
 
-    monkeypatch.setattr(tasks, "_grade", waits)
+    monkeypatch.setattr(tasks, "grade_async", waits)
     group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
     transport = httpx.ASGITransport(build_app(tasks, queue=4))
     async with httpx.AsyncClient(transport=transport, base_url="http://grader") as client:
