@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import MIN_COMPLETION_TOKENS, AnswerFormat
@@ -132,20 +132,6 @@ def prompt_budget(max_token_length: int) -> int:
     return max(max_token_length // 2, ordinary_prompt)
 
 
-class Trainer(Protocol):
-    """The trainer's limit for a whole sequence, in tokens; there is none if it is not positive."""
-
-    max_token_len: int
-
-
-class Servers(Protocol):
-    """The servers' limit for a prompt and its completion together, in tokens."""
-
-    @property
-    def context_length(self) -> int | None:
-        """None if it is unknown."""
-
-
 class Prompts:
     """The prompts of a run: their messages, their rendering, and the tokens that they leave for a completion.
 
@@ -159,9 +145,12 @@ class Prompts:
         settings: TasksSettings,
         *,
         max_token_length: int,
-        trainer: Trainer,
-        servers: Servers,
+        trainer: Any,
+        servers: Any,
     ) -> None:
+        """`trainer.max_token_len` is the trainer's limit for a whole sequence, and `servers.context_length` the
+        servers' limit for a prompt and its completion together, or None if it is unknown.
+        """
         self.identity = {
             "answer_format": settings.answer_format.value,
             "system_prompt": _digest(system_message(settings)),

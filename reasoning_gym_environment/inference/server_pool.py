@@ -103,7 +103,7 @@ class ServerState:
         began = self._clock()
         self._began[key] = began
         if self._reminder is None:
-            self._remind_in(SILENT_S)
+            self._look_for_answers()
         try:
             async with self.adapter.slots(split):
                 if began <= self._rested_at:
@@ -146,28 +146,26 @@ class ServerState:
             # Clients that were refused together must not come back together.
             self._resumes_at = self._rested_at + rest_s * self._jitter.uniform(1.0, 1.1)
 
-    def _remind_in(self, seconds: float) -> None:
-        self._reminder = asyncio.get_running_loop().call_later(seconds, self._report_silence)
+    def _look_for_answers(self) -> None:
+        self._reminder = asyncio.get_running_loop().call_later(SILENT_S, self._report_silence)
 
     def _report_silence(self) -> None:
-        """Report that requests have waited for SILENT_S without any answer, and repeat it every SILENT_S."""
+        """Every SILENT_S seconds, report that requests have waited for this long without any answer."""
         self._reminder = None
         if not self._began:
             return
-        silent_since = max(self._answered_at, min(self._began.values()))
-        silent_s = round(self._clock() - silent_since, 3)
-        if silent_s < SILENT_S:
-            self._remind_in(SILENT_S - silent_s)
-            return
-        self._remind_in(SILENT_S)
-        logger.warning(
-            "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, in "
-            "training also after env.worker_timeout seconds. After %d such requests the server is unavailable.",
-            self.adapter.address,
-            silent_s,
-            len(self._began),
-            UNAVAILABLE_AFTER,
-        )
+        self._look_for_answers()
+        silent_s = self._clock() - max(self._answered_at, min(self._began.values()))
+        # A timer may be early by the resolution of the clock.
+        if round(silent_s, 3) >= SILENT_S:
+            logger.warning(
+                "No answer from %s for %.0f s; %d requests wait. A request fails after openai.timeout seconds, in "
+                "training also after env.worker_timeout seconds. After %d such requests the server is unavailable.",
+                self.adapter.address,
+                silent_s,
+                len(self._began),
+                UNAVAILABLE_AFTER,
+            )
 
 
 class ServerPool:

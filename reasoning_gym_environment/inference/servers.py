@@ -20,8 +20,10 @@ import json
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -114,16 +116,16 @@ CUT_OFF = "length"
 CUT_OFF_NAMES = ("model_length", "max_tokens", "max_output_tokens")
 """Other names of this reason."""
 
-LONG_COMPLETION = 64
-"""Shorter completions than this many tokens do not show whether the server's tokenizer is ours."""
-
-LONG_TEXT = 40
-"""Completions with fewer characters than this beside their tags may show another tokenizer, but not that it is ours,
-because the tags are the same in many tokenizers.
+LONG_COMPLETION = 30
+"""Completions with fewer tokens or characters than this do not show whether the server's tokenizer is ours. Their tags
+do not count, because the tags are the same in many tokenizers.
 """
 
 MOST_COMPARED = 2000
 """The number of tokens of this completion that are compared at most."""
+
+PIECE = 8
+"""The texts are compared in pieces of this many characters."""
 
 BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
 """The finish reasons of completions that the server broke off, so that they say nothing about the model."""
@@ -299,24 +301,21 @@ class ServerAdapter:
 
         With another tokenizer than the model's, every reward would be 0. The first long completion decides it.
         """
-        reported = completion.reported_text
-        if self._has_our_tokenizer or not reported or len(completion.ids) < LONG_COMPLETION:
+        reported = _condensed(completion.reported_text or "")
+        if self._has_our_tokenizer or min(len(reported), len(completion.ids)) < LONG_COMPLETION:
             return
         ids = completion.ids[:MOST_COMPARED]
         vocabulary = set(self._tokenizer.get_vocab().values())
         known = [token for token in ids if type(token) is int and token in vocabulary]
-        decoded = self._tokenizer.decode(known, skip_special_tokens=True)
-        text = _without_tags(decoded)
-        is_long = len(text) >= LONG_TEXT
-        is_found = _is_mostly_in(text, _without_tags(reported)) if is_long else _is_mostly_in(decoded, reported)
-        if len(known) < len(ids) / 2 or not is_found:
+        decoded = _condensed(self._tokenizer.decode(known, skip_special_tokens=True))
+        if len(known) < len(ids) / 2 or not _is_mostly_in(decoded, reported):
             raise EnvironmentSetupError(
                 f"The tokenizer {self.config.tokenizer_name!r} is not the tokenizer of the model "
                 f"{self.config.model_name!r} at {self.address}: the server reports the text {reported[:60]!r}, but "
                 f"the tokenizer decodes its token ids as {decoded[:60]!r}. Set env.tokenizer_name to the tokenizer of "
                 "this model."
             )
-        self._has_our_tokenizer = is_long
+        self._has_our_tokenizer = True
 
     async def _exchange(self, method: str, url: str, timeout_s: float, body: Any = None) -> HttpReply:
         """Make one request. Connections are not reused, because a server may restart any time."""
@@ -463,19 +462,18 @@ def _without_tags(text: str) -> str:
     return re.sub(r"<[^<>]*>", " ", text)
 
 
+def _condensed(text: str) -> str:
+    """The text without tags, blanks and replacement characters."""
+    return "".join(_without_tags(text).replace("\ufffd", "").split())
+
+
 def _is_mostly_in(decoded: str, reported: str) -> bool:
     """Whether at least half of the pieces of one text are in the other text, which may have more.
 
     A server may keep special tokens, put the prompt in front, or leave out the end of a completion.
     """
-    pieces = _pieces(decoded)
-    return 2 * len(pieces & _pieces(reported)) >= len(pieces)
-
-
-def _pieces(text: str) -> set[str]:
-    """All pieces of four characters, without blanks and replacement characters."""
-    condensed = "".join(text.replace("\ufffd", "").split())
-    return {condensed[begin : begin + 4] for begin in range(len(condensed) - 3)}
+    pieces = [decoded[begin : begin + PIECE] for begin in range(0, len(decoded), PIECE)]
+    return 2 * sum(piece in reported for piece in pieces) >= len(pieces)
 
 
 def sentence_in(text: str) -> str:
@@ -522,9 +520,14 @@ def _body_in(text: str) -> Any:
 
 
 def pause_in(headers: Mapping[str, str]) -> float:
-    """The seconds to wait according to Retry-After; 0 if the header has a date or is missing."""
-    try:
-        seconds = float(headers.get("Retry-After", 0))
-    except ValueError:
-        return 0.0
+    """The seconds to wait according to Retry-After, which may be a date; 0 if it is missing or malformed."""
+    given = headers.get("Retry-After", "")
+    seconds = 0.0
+    for read in (float, _seconds_until):
+        with contextlib.suppress(ValueError):
+            seconds = read(given)
     return min(LONGEST_PAUSE_S, max(0.0, seconds))
+
+
+def _seconds_until(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp() - time.time()

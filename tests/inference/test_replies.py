@@ -283,13 +283,12 @@ def test_the_text_of_the_same_tokenizer_may_differ_in_special_tokens_blanks_and_
 
 def test_a_short_completion_of_tags_decides_nothing(byte_tokenizer: Any) -> None:
     tags = "<think></think><answer>42</answer>"
-    long = "<think>Short.</think>" + 20 * "<answer>42</answer>"
     for given, reported in [
         ([], TEXT),
         ([104], TEXT),
         (list(tags.encode()), tags),
         (shifted([104, 105]), "hi"),
-        (list(long.encode())[:90], long),
+        (shifted(list(tags.encode())) * 9, tags * 9),
     ]:
         assert not compared(byte_tokenizer, given, reported)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -264,6 +266,8 @@ def test_a_pause_is_as_long_as_the_server_asks_for() -> None:
     for given, pause_s in {"7": 7.0, "-3": 0.0, "Wed, 21 Oct": 0.0, "1e9": LONGEST_PAUSE_S}.items():
         assert pause_in({"Retry-After": given}) == pause_s
     assert pause_in({}) == 0.0
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=60))
+    assert 50.0 < pause_in({"Retry-After": date}) <= 60.0
 
 
 # --- what the first request finds out
