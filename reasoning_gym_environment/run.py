@@ -216,7 +216,7 @@ class Run:
         """
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
-            questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
+            questions = await self.runtime.held_out(self.config, **pace)
             self.test_items += [(problem.entry, ProblemDataset(problem)) for problem in questions]
             self._questions = questions
         return self._questions

@@ -180,20 +180,13 @@ class Runtime:
         self,
         settings: EvaluationSettings,
         *,
-        show_progress: bool = False,
         at_once: int = AT_ONCE,
     ) -> EvalSet:
         """The questions of an evaluation, the same in every process for the same settings.
 
         The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
-        return await build_eval_set(
-            self._maker(),
-            settings,
-            self.library.version,
-            show_progress=show_progress,
-            at_once=at_once,
-        )
+        return await build_eval_set(self._maker(), settings, self.library.version, at_once=at_once)
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""

@@ -98,7 +98,7 @@ def _held_out(options: argparse.Namespace) -> Items:
         "eval_complexity": options.eval_complexity,
     }
     with Tasks(**task_settings(options)) as tasks:
-        held_out = HeldOut(tasks, **settings, show_progress=True)
+        held_out = HeldOut(tasks, **settings)
         return Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
 
 

@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import ItemAddress, ItemMaker
@@ -29,6 +27,7 @@ from ..settings.components import EvaluationSettings
 from ..tasks.catalog import Catalog
 from ..tasks.difficulty_ladder import Level, build_ladder
 from ..utils.resilience import cancel_and_wait
+from ..utils.terminal import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +42,6 @@ NOTHING_NEW = 40
 
 NONE_HELD_OUT = 200
 """The search of a task stops after this many consecutive draws without a held-out question. The chance is 1 in 10^9."""
-
-LOG_PROGRESS_S = 60.0
-"""Seconds between two log lines about the progress, if no terminal shows a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,6 @@ async def build_eval_set(
     settings: EvaluationSettings,
     version: str = "",
     *,
-    show_progress: bool = False,
     at_once: int = AT_ONCE,
 ) -> EvalSet:
     """Make the questions of every chosen task, at most `at_once` items at the same time, and log what is missing.
@@ -140,7 +135,7 @@ async def build_eval_set(
     # Building ladders would block the event loop for too long.
     levels = await asyncio.to_thread(eval_levels, maker.catalog, tasks, complexity)
     search = QuestionSearch(maker, settings, asyncio.Semaphore(at_once))
-    found = await _search_all(search, levels, show_progress=show_progress)
+    found = await _search_all(search, levels)
     problems: list[Problem] = []
     left_out: dict[str, str] = {}
     for task, questions in found.items():
@@ -173,38 +168,19 @@ class FoundQuestions(NamedTuple):
     why_fewer: str = ""
 
 
-async def _search_all(
-    search: QuestionSearch,
-    levels: Mapping[str, Level | None],
-    *,
-    show_progress: bool,
-) -> dict[str, FoundQuestions]:
+async def _search_all(search: QuestionSearch, levels: Mapping[str, Level | None]) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
     searches: dict[str, asyncio.Future[FoundQuestions]] = {}
     for task, level in levels.items():
         searches[task] = asyncio.ensure_future(search.questions(task, level))
-    disable = None if show_progress else True
-    with tqdm(total=len(searches), desc="evaluation set", unit="task", disable=disable) as bar:
+    with Progress(total=len(searches), desc="evaluation set", unit="task") as bar:
         for running in searches.values():
             running.add_done_callback(lambda _: bar.update())
-        logging_progress = [asyncio.ensure_future(_log_progress(searches))] if bar.disable else []
         try:
             await asyncio.gather(*searches.values())
         finally:
-            await cancel_and_wait([*searches.values(), *logging_progress])
+            await cancel_and_wait(searches.values())
     return {task: finished.result() for task, finished in searches.items()}
-
-
-async def _log_progress(searches: Mapping[str, asyncio.Future[Any]]) -> None:
-    while True:
-        await asyncio.sleep(LOG_PROGRESS_S)
-        unfinished = [task for task, running in searches.items() if not running.done()]
-        logger.info(
-            "The held-out questions of %d of %d tasks are made. The next unfinished task is %s.",
-            len(searches) - len(unfinished),
-            len(searches),
-            unfinished[0],
-        )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
@@ -50,9 +49,6 @@ logger = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[Problem, int], Awaitable[dict[str, Any]]]
 """Returns the sample of a problem's completion with this number."""
-
-EXAMPLE_REQUEST_S = 30.0
-"""The plan shows how long an evaluation takes if each request takes this long. Only the server knows the real time."""
 
 NO_TOKENS_LEFT = "not requested: limit_tokens is reached"
 
@@ -113,11 +109,7 @@ class Evaluator:
                 completion_tokens += budget
         sentences = plan(requests, prompt_tokens, completion_tokens)
         if requests:
-            minutes = math.ceil(requests / max(1, self.concurrency)) * EXAMPLE_REQUEST_S / 60
-            sentences += (
-                f" Up to {self.concurrency:,} requests run at the same time. The server decides how long they take: "
-                f"about {minutes:,.1f} min in all if each request takes {EXAMPLE_REQUEST_S:g} s."
-            )
+            sentences += f" Up to {self.concurrency:,} requests run at the same time."
         if too_long:
             sentences += f" {too_long} completions are not requested, because their prompts are too long: {MORE_ROOM}."
         return sentences

@@ -47,14 +47,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95% interval. `method` is "clustered", "wilson" or "t"."""
+    """A mean with its 95% interval, and the number of questions that have values."""
 
     value: float
     low: float
     high: float
     questions: int
-    completions: int
-    method: str
 
 
 def share(questions: Iterable[Question]) -> Estimate | None:
@@ -79,12 +77,8 @@ def share(questions: Iterable[Question]) -> Estimate | None:
     size = effective_number(known)
     rarer_outcomes = size * min(mean, 1 - mean)
     if size >= MIN_QUESTIONS and rarer_outcomes >= MIN_EXPECTED:
-        method = "clustered"
-        low, high = bounded_interval(mean, half_width(known), size, lowest=0.0)
-    else:
-        method = "wilson"
-        low, high = wilson(mean, size)
-    return Estimate(mean, low, high, len(known), len(values), method)
+        return Estimate(mean, *bounded_interval(mean, half_width(known), size, lowest=0.0), len(known))
+    return Estimate(mean, *wilson(mean, size), len(known))
 
 
 def mean_of(questions: Iterable[Question]) -> Estimate | None:
@@ -98,8 +92,7 @@ def mean_of(questions: Iterable[Question]) -> Estimate | None:
     values = _all_values(known)
     mean = fmean(values)
     half = half_width(known) if len(known) > 1 else math.inf
-    low = max(0.0, mean - half)
-    return Estimate(mean, low, mean + half, len(known), len(values), "t")
+    return Estimate(mean, max(0.0, mean - half), mean + half, len(known))
 
 
 def _with_values(questions: Iterable[Question]) -> list[Question]:
@@ -242,8 +235,7 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
         return None
     size = len(differences)
     mean = fmean(_all_values(differences))
-    low, high = bounded_interval(mean, half_width(differences), size, lowest=-1.0)
-    return Estimate(mean, low, high, size, size, "t")
+    return Estimate(mean, *bounded_interval(mean, half_width(differences), size, lowest=-1.0), size)
 
 
 def t_quantile(freedom: float) -> float:

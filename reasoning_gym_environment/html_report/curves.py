@@ -40,7 +40,7 @@ def reward_of(questions: Sequence[Question]) -> Estimate | None:
     rewards = [reward for question in questions for reward in question.values]
     if all(0.0 <= reward <= 1.0 for reward in rewards):
         return share(questions)
-    return Estimate(fmean(rewards), -math.inf, math.inf, len(questions), len(rewards), "t")
+    return Estimate(fmean(rewards), -math.inf, math.inf, len(questions))
 
 
 OF_EVALUATIONS = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")

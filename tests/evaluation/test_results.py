@@ -49,7 +49,7 @@ def test_intervals_stand_beside_every_share_and_length(results: EvalResults) -> 
     for name, mean in {"accuracy": 3 / 8, "truncated": 1 / 8, "format_failures": 1 / 8}.items():
         assert (metrics[f"eval/{name}_low"], metrics[f"eval/{name}_high"]) == wilson(mean, effective)
     lengths = results.overall.estimates["completion_tokens"]
-    assert (lengths.questions, lengths.completions) == (3, 8)
+    assert lengths.questions == 3
     assert metrics["eval/completion_tokens_low"] == lengths.low <= 1100 / 8 <= lengths.high
     assert (metrics["eval/games/completion_tokens"], metrics["eval/games/completion_tokens_low"]) == (250.0, 0.0)
     assert "eval/games/completion_tokens_high" not in metrics, "the length of one question has no upper limit"

@@ -125,8 +125,8 @@ async def test_the_plan_has_no_prompts_that_are_too_long(make_problem: Any) -> N
     judge = evaluator(prompts=FakePrompts(lambda tokens: 100 if tokens == 1 else None))
     expected = (
         "Planned: 1 requests, 1 prompt tokens, at most 100 completion tokens. Up to 2 requests run at the same time. "
-        "The server decides how long they take: about 0.5 min in all if each request takes 30 s. 1 completions are not "
-        "requested, because their prompts are too long: raise env.max_token_length, or the server's context length."
+        "1 completions are not requested, because their prompts are too long: raise env.max_token_length, or the "
+        "server's context length."
     )
     assert judge.plan(EvalSet(problems), AnswerLog(None, {})) == expected
 
