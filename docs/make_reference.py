@@ -2,7 +2,7 @@
 
 Names, defaults and descriptions (the docstrings) of the settings come from the config classes, and the headings from
 the comments in them. The options of a command come from the parser that prints its help. The package reads the names of
-its settings and of reasoning-gym's tasks from data/names.json, because their classes take seconds to import. `--check`
+its settings from data/names.json, because their classes take seconds to import. `--check`
 only compares the files, and exits with 1 if they differ. `tests/docs` compares too.
 """
 
@@ -26,8 +26,6 @@ from reasoning_gym_environment.atropos.command_line import Initial, settings_of
 from reasoning_gym_environment.atropos.flags import SHORT_FLAGS, TASKS, make_parser, packaged_settings
 from reasoning_gym_environment.settings.components import EvaluationSettings, SamplingSettings, TasksSettings
 from reasoning_gym_environment.settings.environment import UNUSED, Server
-from reasoning_gym_environment.tasks import reasoning_gym_source
-from reasoning_gym_environment.tasks.catalog import categories_in_registry
 from reasoning_gym_environment.tasks.measured_data import DATA
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -80,11 +78,9 @@ def main() -> int:
 
 
 def names() -> str:
-    """Return the names of tasks and settings as JSON."""
+    """Return the names of the settings as JSON."""
     document = {
         "source": "written by docs/make_reference.py",
-        "reasoning_gym_version": reasoning_gym_source.load().version,
-        "tasks": dict(sorted(categories_in_registry().items())),
         "settings": [asdict(setting) for setting in settings_of(Initial.of(ReasoningGymEnv))],
     }
     return json.dumps(document, indent=1) + "\n"

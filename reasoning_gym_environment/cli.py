@@ -32,14 +32,12 @@ RESUMES = "The same command resumes where it stopped."
 class Command(NamedTuple):
     """`target` is the module and the function that takes the arguments and returns the exit code.
 
-    `after_signal` says what the user can do after the command was interrupted. The help lists the commands for people
-    who connect another trainer, or tasks of their own, apart from the others.
+    `after_signal` says what the user can do after the command was interrupted.
     """
 
     target: str
     summary: str
     after_signal: str = "The same command starts again from the beginning."
-    is_for_integrators: bool = False
 
 
 COMMANDS = {
@@ -54,25 +52,21 @@ COMMANDS = {
     "audit": Command(
         "commands.audit:main",
         "check that a task's verifier pays right answers, pays nothing without work, and raises nothing",
-        is_for_integrators=True,
     ),
     "levels": Command(
         "commands.levels:main",
         "make or show a store of levels, with which the difficulty follows the rewards in other trainers",
         after_signal="",
-        is_for_integrators=True,
     ),
     "grade-server": Command(
         "commands.http_servers:grade_server",
         "grade completions over HTTP for other trainers",
         after_signal="",
-        is_for_integrators=True,
     ),
     "openenv": Command(
         "commands.http_servers:openenv",
         "serve the tasks as an OpenEnv environment",
         after_signal="",
-        is_for_integrators=True,
     ),
 }
 
@@ -82,8 +76,6 @@ Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 
 commands:
 {commands}
-for integrators:
-{for_integrators}
 example, with an OpenAI-compatible server on this machine:
   reasoning-gym-env evaluate --openai.server_type openai --openai.base_url http://localhost:9004/v1 \\
       --openai.model_name my-model --env.data_dir_to_save_evals results/my-model
@@ -165,7 +157,8 @@ def last_words(text: str, code: int) -> int:
 def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
-        print(HELP.format(commands=_listed(False), for_integrators=_listed(True)), end="")
+        commands = "".join(f"  {name:<12} {command.summary}\n" for name, command in COMMANDS.items())
+        print(HELP.format(commands=commands), end="")
         return 0
     if name == "--version":
         print(f"reasoning-gym-env {__version__}")
@@ -184,15 +177,6 @@ def _run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         return last_words(missing_extra(name, error), CANNOT_RUN)
     return code
-
-
-def _listed(for_integrators: bool) -> str:
-    """A line for each command of this kind."""
-    lines = []
-    for name, command in COMMANDS.items():
-        if command.is_for_integrators is for_integrators:
-            lines.append(f"  {name:<12} {command.summary}\n")
-    return "".join(lines)
 
 
 def run_with_atropos(arguments: Sequence[str]) -> int:

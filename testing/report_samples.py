@@ -33,7 +33,7 @@ ATTACKS = [
 MODEL = "qwen_qwq-32b"
 ATTEMPTS = 3
 OUTCOMES = ("correct", "wrong", "format_failure")
-TASKS = sorted(packaged("names.json")["tasks"])[::2]
+TASKS = sorted(packaged("levels.json")["tasks"])[::2]
 """The simulated models answer the questions of the first of these tasks."""
 
 

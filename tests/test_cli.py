@@ -147,6 +147,8 @@ SLOW_TO_IMPORT = ("atroposlib", "transformers", "torch", "wandb", "reasoning_gym
 TYPOS = (
     ("Did you mean seed?", ["serve", "--env.sed", "3"]),
     ("Did you mean group_size?", ["process", "--config", "run.yaml"]),
+)
+TASK_TYPOS = (
     ("Did you mean chain_sum", ["evaluate", "--env.eval_tasks", "chain_smu"]),
     ("Did you mean logic?", ["serve", "--env.exclude_tasks", "category:lgic"]),
     ("Unknown task '*_arithmetics'. Did you mean", ["serve", "--env.include_tasks", "*_arithmetics"]),
@@ -180,6 +182,14 @@ def test_help_and_typos_take_no_slow_import(tmp_path: Path) -> None:
     for (expected, arguments), (code, said, imported) in zip(cases, results, strict=True):
         assert expected in said and imported == [], (arguments, said, imported)
         assert code == (0 if {"--help", "--help-all"} & set(arguments) else 2), (arguments, said)
+
+
+def test_a_misspelt_task_ends_a_command_before_anything_starts(tmp_path: Path) -> None:
+    done = run(["-c", RUN_EACH, json.dumps([arguments for _, arguments in TASK_TYPOS])], tmp_path)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    for (expected, arguments), (code, said, _) in zip(TASK_TYPOS, results, strict=True):
+        assert (expected in said, code) == (True, 2), (arguments, said)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_windows_is_refused_in_one_line(capsys: Any, monkeypatch: Any) -> None:

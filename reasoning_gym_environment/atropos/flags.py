@@ -3,10 +3,10 @@
     flags ───────────┐
     --config FILE ───┴──> names of settings and tasks checked ──> Given ──> command_line.py
 
-This module imports neither Atropos nor pydantic, so `--help` and misspelt names take a fraction of a second. The names
-and the help of ReasoningGymEnv's settings are in data/names.json, which docs/make_reference.py writes. For another
-class of environment they come from the class (`settings_of` in command_line.py). The log reports all unknown names at
-once, in a line each, with the nearest known names. Names that only Atropos or its trainers use cause a warning
+This module imports neither Atropos nor pydantic, so `--help` and misspelt settings take a fraction of a second. The
+names and the help of ReasoningGymEnv's settings are in data/names.json, which docs/make_reference.py writes. For
+another class of environment they come from the class (`settings_of` in command_line.py). The log reports all unknown
+names at once, in a line each, with the nearest known names. Names that only Atropos or its trainers use cause a warning
 (original_names.py).
 """
 
@@ -345,7 +345,6 @@ def _check_task_names(env: Mapping[str, Any]) -> None:
     except ValidationError:
         return
     evaluated = [name for name in given.eval_tasks if not name.isdecimal()]
-    check_names(
-        [*given.include_tasks, *given.exclude_tasks, *given.task_weights, *given.task_overrides, *evaluated],
-        given.task_modules,
-    )
+    names = [*given.include_tasks, *given.exclude_tasks, *given.task_weights, *given.task_overrides, *evaluated]
+    if names:
+        check_names(names, given.task_modules)

@@ -11,13 +11,12 @@ Use it for a dataset of your own, or for another release of reasoning-gym.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -40,10 +39,8 @@ from ..utils.terminal import Output, Progress, check_file, positive, print_table
 from ..verification import eval_guards
 from ..verification.entries import right_answer
 from ..verification.questions import is_sound
-from .options import SEED, add_settings, check_tasks, task_settings
+from .options import SEED, add_settings, task_settings
 
-LEVEL_S = 60.0
-"""The audit makes no further item of a level after this many seconds."""
 FULL = 0.99
 """An answer with this score is paid in full."""
 MOST = 0.5
@@ -71,17 +68,11 @@ def last_lines(question: str) -> str:
     return question.rstrip().split("\n\n")[-1].split(":")[-1].strip()
 
 
-COPIES: Mapping[str, Callable[[str], str]] = {
-    "a copy of the question": str,
-    "a copy of the question's last lines": last_lines,
-}
-
 VERDICTS = {
     "broken": "does not pay the items' own answers in full",
     "pays-without-work": "pays an answer that needs no work",
     "raises": "has a verifier that raises an exception, or takes too long",
     "missing-items": "does not make all items, or not in time",
-    "no-expected-answer": "has items that come without an expected answer",
 }
 """The verdicts other than "sound", the worst first."""
 
@@ -98,7 +89,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json)
-    check_tasks(options)
     # Some verifiers and constructors print, and standard output is for the result.
     with library.stdout_to_stderr():
         document = _audit(options)
@@ -151,7 +141,7 @@ def _audit(options: argparse.Namespace) -> dict[str, Any]:
     ) as tasks:
         results = []
         for task in Progress(tasks.names, "audit", unit="task"):
-            results.append(asyncio.run(audit(tasks, task, items=options.per_level, seed=options.seed)))
+            results.append(audit(tasks, task, items=options.per_level, seed=options.seed))
         return {"reasoning_gym_version": tasks.version, "tasks": results}
 
 
@@ -186,18 +176,16 @@ class Measures:
             yield "raises", f"{self.failure} ({self.failures} answers in all)"
         if self.made < self.items:
             yield "missing-items", f"{self.items - self.made} of {self.items} were not made: {self.why_missing}"
-        if self.made and self.key is None:
-            yield "no-expected-answer", "the items have no expected answer"
 
 
-async def audit(tasks: Tasks, task: str, *, items: int, seed: int) -> dict[str, Any]:
+def audit(tasks: Tasks, task: str, *, items: int, seed: int) -> dict[str, Any]:
     """The measures of one task as plain data, and its faults: for each verdict that applies, a sentence a level."""
     overrides = tasks.catalog[task].overrides
     configs: dict[str, Mapping[str, Any]] = {"default": config_of(task, overrides)}
     for level in build_ladder(task, overrides=overrides).levels:
         configs[f"level {level.index}"] = level.config
-    work = [measure(tasks, task, config, seed, Measures(name, items)) for name, config in configs.items()]
-    levels = await asyncio.gather(*work)
+    with ThreadPoolExecutor() as pool:
+        levels = list(pool.map(lambda name: measure(tasks, task, configs[name], seed, Measures(name, items)), configs))
     faults: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for measures in levels:
         for verdict, text in measures.faults():
@@ -211,19 +199,15 @@ async def audit(tasks: Tasks, task: str, *, items: int, seed: int) -> dict[str, 
     }
 
 
-async def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int, measures: Measures) -> Measures:
+def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int, measures: Measures) -> Measures:
     """Make items with this config, and grade their own answers and the answers without work.
 
     Items whose own answer is known to be wrong are skipped.
     """
     problems = []
-    deadline = time.monotonic() + LEVEL_S
     for index in range(measures.items):
-        if time.monotonic() >= deadline:
-            measures.why_missing = measures.why_missing or f"{LEVEL_S:g} s were over"
-            break
         try:
-            problem = await asyncio.to_thread(tasks.make, task, derive_seed(seed, "audit", task, index), config)
+            problem = tasks.make(task, derive_seed(seed, "audit", task, index), config)
         except GenerationError as error:
             measures.why_missing = measures.why_missing or printable(str(error), 200)
             continue
@@ -232,29 +216,27 @@ async def measure(tasks: Tasks, task: str, config: Mapping[str, Any], seed: int,
             problems.append(problem)
     keys = [right_answer(task, problem.entry) for problem in problems]
     frequent = [key for key, _ in Counter(key for key in keys if key).most_common(FREQUENT)]
+    scores: dict[str, list[float]] = defaultdict(list)
     key_scores = []
-    paid = dict.fromkeys([*COPIES, *CONSTANTS, *GARBAGE, *frequent], 0.0)
-    for number, (problem, key) in enumerate(zip(problems, keys, strict=True), start=1):
-        answers = [COPIES[name](problem.question) if name in COPIES else name for name in paid]
+    for problem, key in zip(problems, keys, strict=True):
+        answers = {answer: answer for answer in (*CONSTANTS, *GARBAGE, *frequent)}
+        answers["a copy of the question"] = problem.question
+        answers["a copy of the question's last lines"] = last_lines(problem.question)
+        for name, score in zip(answers, grade(tasks, problem, [*answers.values()], measures), strict=True):
+            scores[name].append(score)
         if key:
-            answers.append(key)
-        scores = await grade(tasks, problem, answers, measures)
-        if key:
-            key_scores.append(scores.pop())
-        if paid:
-            paid = {name: paid[name] + score for name, score in zip(paid, scores, strict=True)}
-            measures.answer = max(paid, key=paid.__getitem__)
-            measures.without_work = round(paid[measures.answer] / number, 4)
-            # An answer that has earned less than a third so far does not earn most.
-            paid = {name: total for name, total in paid.items() if total >= number // 3}
+            key_scores += grade(tasks, problem, [key], measures)
+    if scores:
+        measures.answer = max(scores, key=lambda name: fmean(scores[name]))
+        measures.without_work = round(fmean(scores[measures.answer]), 4)
     if key_scores:
         measures.key = round(fmean(key_scores), 4)
     return measures
 
 
-async def grade(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str], measures: Measures) -> list[float]:
+def grade(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str], measures: Measures) -> list[float]:
     """The scores of these answers, in order. An answer to which the verifier gives no score is counted, and earns 0."""
-    grades = await asyncio.to_thread(tasks.grade, problem, [f"<answer>{answer}</answer>" for answer in answers])
+    grades = tasks.grade(problem, [f"<answer>{answer}</answer>" for answer in answers])
     for answer, made in zip(answers, grades, strict=True):
         outcome = made.score.outcome
         if outcome is Outcome.VERIFIER_ERROR or not outcome.is_scored:

@@ -23,7 +23,7 @@ from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import path_name, positive, share, whole
 from .export_completions import write_cold_start, write_completions
 from .export_items import write_held_out, write_items
-from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks
+from .options import ITEM_OPTIONS, SEED, add_settings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +32,6 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError or OSError if there is nothing to export, or if files cannot be read or written.
     """
     options = _parser().parse_args(arguments)
-    check_tasks(options)
     # reasoning-gym prints to standard output.
     with library.stdout_to_stderr():
         summary = options.write(options)

@@ -22,7 +22,7 @@ from ..errors import EnvironmentSetupError
 from ..settings.components import TasksSettings
 from ..utils.terminal import path_name, positive, seconds
 from ..utils.terminal import port as port_number
-from .options import add_settings, check_tasks, task_settings
+from .options import add_settings, task_settings
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,6 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     options.token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not options.token:
         parser.error(f"--token-env: the variable {options.token_env} is not set.")
-    check_tasks(options)
     return options
 
 

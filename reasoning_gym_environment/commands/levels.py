@@ -18,7 +18,7 @@ from ..api import DEFAULT_ROWS, new_store
 from ..sampling.level_store import LevelStore, TaskSummary
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, path_name, positive, print_table, share, whole
-from .options import ITEM_OPTIONS, SEED, add_settings, check_tasks, task_settings
+from .options import ITEM_OPTIONS, SEED, add_settings, task_settings
 
 MOST_TASKS = 16
 """What the command prints fits a screen."""
@@ -82,7 +82,6 @@ def _add_kind(
 
 
 def _create(options: argparse.Namespace) -> None:
-    check_tasks(options)
     with library.stdout_to_stderr():
         store = new_store(
             options.path,

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..settings.components import TasksSettings
-from ..tasks.catalog import check_names
 from ..tasks.selectors import parse_names
 
 SHORT_FLAGS = {"include_tasks": "--tasks", "exclude_tasks": "--exclude"}
@@ -61,10 +60,3 @@ def task_names(text: str) -> str:
 def task_settings(options: Namespace) -> dict[str, Any]:
     """The given settings of `Tasks`."""
     return {name: value for name, value in vars(options).items() if name in TasksSettings.model_fields}
-
-
-def check_tasks(options: Namespace) -> None:
-    """Raise UnknownNameError if `--tasks` or `--exclude` has a name that matches no task."""
-    given = vars(options)
-    names = parse_names(given.get("include_tasks")) + parse_names(given.get("exclude_tasks"))
-    check_names(names, parse_names(given.get("task_modules")))

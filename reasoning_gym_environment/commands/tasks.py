@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -28,7 +27,7 @@ from ..tasks.selectors import shortened
 from ..utils.terminal import Output, positive, print_table, share, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
-from .options import SEED, add_settings, check_tasks, task_names, task_settings
+from .options import SEED, add_settings, task_names, task_settings
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers. A run counts with the tokenizer of its model."""
@@ -51,11 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     names_a_task = bool(arguments) and not arguments[0].startswith("-")
     if names_a_task:
         options = _items_parser().parse_args(arguments)
-        check_tasks(options)
         _print_items(options)
     else:
         options = _list_parser().parse_args(arguments)
-        check_tasks(options)
         _list_tasks(options)
     return 0
 
@@ -131,7 +128,7 @@ def task_records(catalog: Catalog) -> list[dict[str, Any]]:
             "levels": len(ladders[task.name]),
             "has_curriculum": library.has_curriculum(task.name),
             "note": ladders[task.name].note,
-            "measured": asdict(measured[task.name]) if task.name in measured else None,
+            "measured": measured.get(task.name),
         }
         for task in catalog.tasks
     ]

@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unkn
 from ..records import to_json
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import categories_in_file, load_facts
+from .measured_data import load_facts
 
 logger = logging.getLogger(__name__)
 
@@ -119,17 +119,9 @@ class Catalog:
 
 
 def check_names(names: Iterable[str], modules: Iterable[str]) -> None:
-    """Raise UnknownNameError for a name, glob or category that matches no task.
-
-    The package contains the names of one release of reasoning-gym, so it can report a misspelt name before anything
-    slow begins. It loads reasoning-gym only if there may be other tasks: with modules of the user, in a program that
-    has already loaded it, and with another release.
-    """
-    modules = tuple(modules)
-    categories = categories_in_file(library.installed_version())
-    if modules or library.is_loaded() or not categories:
-        library.import_modules(modules)
-        categories = categories_in_registry()
+    """Raise UnknownNameError for a name, glob or category that matches no task, also of these modules of the user."""
+    library.import_modules(modules)
+    categories = categories_in_registry()
     for name in sorted(set(names)):
         selectors.matching(name, categories)
 
@@ -224,9 +216,10 @@ def discover(
             else:
                 tasks.append(task)
     if not tasks:
-        raise NoTasksError(_why_none(include, exclude, excluded, failed))
-    reasons = {**excluded, **failed}
-    return Catalog(tuple(tasks), dict(sorted(reasons.items())))
+        causes = [f"{reason} ({count})" for reason, count in Counter(excluded.values()).most_common()]
+        causes += [f"{name} {reason}" for name, reason in failed.items()]
+        raise NoTasksError(f"No task remains to serve with these settings: {'; '.join(causes)}.")
+    return Catalog(tuple(tasks), dict(sorted({**excluded, **failed}.items())))
 
 
 def builds_if_valid(task: str, overrides: Mapping[str, Any]) -> bool:
@@ -289,18 +282,6 @@ def _unbuildable(task: Task) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in task.overrides.items())
         raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {given}: {reason}.") from error
     return ""
-
-
-def _why_none(
-    include: Sequence[str],
-    exclude: Sequence[str],
-    excluded: Mapping[str, str],
-    failed: Mapping[str, str],
-) -> str:
-    causes = [f"{reason} ({count})" for reason, count in Counter(excluded.values()).most_common()]
-    causes += [f"{name} {reason}" for name, reason in failed.items()]
-    settings = f"include_tasks={list(include)} and exclude_tasks={list(exclude)}"
-    return f"No task remains to serve with {settings}: {'; '.join(causes)}."
 
 
 # --- overrides ---

@@ -102,17 +102,11 @@ def build_ladders(tasks: Iterable[Task]) -> dict[str, Ladder]:
 
 
 def describe(ladders: Mapping[str, Ladder]) -> str:
-    """A line for the log: how many levels the tasks have, which have a single level, and which exclude levels."""
+    """A line for the log: how many levels the tasks have, and which have a single level."""
     sizes = [len(ladder) for ladder in ladders.values()]
-    remarks = [f"levels of a task: {min(sizes)} to {max(sizes)}"]
+    line = f"levels of a task: {min(sizes)} to {max(sizes)}"
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
-    if single:
-        remarks.append(f"one level only: {', '.join(single)}")
-    fewer = sorted(task for task, ladder in ladders.items() if ladder.excluded)
-    if fewer:
-        remarks.append(f"some levels are excluded, see `reasoning-gym-env tasks NAME`: {', '.join(fewer)}")
-    remarks += [f"{task}: {ladder.note}" for task, ladder in sorted(ladders.items()) if ladder.note]
-    return "; ".join(remarks)
+    return f"{line}; one level only: {', '.join(single)}" if single else line
 
 
 def _levels(configs: Sequence[dict[str, Any]]) -> tuple[Level, ...]:

@@ -2,7 +2,7 @@
 
     levels.json            the levels of each task, and its excluded levels                   benchmarks/facts
     task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
-    names.json             tasks with their categories, and settings               docs/make_reference.py
+    names.json             settings                                                docs/make_reference.py
 
 The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
 facts. The levels of levels.json also serve another release, as far as its configs validate.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,53 +25,16 @@ def packaged(name: str) -> Any:
     return json.loads((DATA / name).read_text(encoding="utf-8"))
 
 
-# --- items
-
-
-@dataclass(frozen=True)
-class ItemFacts:
-    """Measurements of `draws` items of a config.
-
-    `distinct` is the number of different questions, `chars` the median length of a question, and `ms` the median time
-    to make an item, in milliseconds. `failed` items could not be made in time.
-    """
-
-    draws: int
-    distinct: int
-    chars: int
-    ms: float
-    failed: int = 0
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """Facts at reasoning-gym's default config, and at the levels of the ladder, easiest first."""
-
-    default: ItemFacts
-    levels: tuple[ItemFacts, ...] = field(default=())
-
-
 @functools.cache
-def load_facts(version: str) -> Mapping[str, TaskFacts]:
-    """The facts by task; empty for another release of reasoning-gym."""
-    document = packaged("task_facts.json")
-    entries = document["tasks"] if document["reasoning_gym_version"] == version else {}
-    return {task: _facts(entry) for task, entry in entries.items()}
+def load_facts(version: str) -> Mapping[str, Any]:
+    """The measured items of each task, as JSON, at the `default` config and at the `levels`, easiest first.
 
-
-def categories_in_file(version: str) -> dict[str, str]:
-    """The category of each task of this release of reasoning-gym; empty if the packaged names are of another release.
-
-    docs/make_reference.py writes the file.
+    `distinct` is the number of different questions of `draws` items, `chars` the median length of a question, and `ms`
+    the median time to make an item. `failed` items could not be made in time. The mapping is empty for another release
+    of reasoning-gym.
     """
-    document = packaged("names.json")
-    categories: dict[str, str] = document["tasks"]
-    return categories if document["reasoning_gym_version"] == version else {}
-
-
-def _facts(entry: Mapping[str, Any]) -> TaskFacts:
-    levels = [ItemFacts(**level) for level in entry["levels"]]
-    return TaskFacts(ItemFacts(**entry["default"]), tuple(levels))
+    document = packaged("task_facts.json")
+    return document["tasks"] if document["reasoning_gym_version"] == version else {}
 
 
 # --- levels

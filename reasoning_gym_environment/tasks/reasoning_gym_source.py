@@ -98,16 +98,6 @@ def _load() -> Library:
     return Library("package", folder, _version(folder.parent))
 
 
-def is_loaded() -> bool:
-    """Whether this process has imported reasoning-gym, so that tasks may have been added to its registry."""
-    return _MODULE in sys.modules
-
-
-def installed_version() -> str:
-    """The version of the reasoning-gym that `load` imports, found without the import."""
-    return _version(_find_checkout() or PACKAGE_DIR)
-
-
 def _find_checkout() -> Path | None:
     for path in CHECKOUTS:
         if (path / _MODULE / "__init__.py").is_file():

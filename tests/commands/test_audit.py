@@ -65,11 +65,9 @@ def audited(*arguments: str, target: Path, code: int = 0) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("in_process_workers")
 def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
-    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["own_mostlyseven", "own_raises", "own_broken", "own_empty"]
-    # A busy machine may take longer.
-    monkeypatch.setattr(audit, "LEVEL_S", 3600.0)
     fail_on = ["--fail-on", "broken,missing-items"]
     target = tmp_path / "audit.json"
     found = audited(
@@ -88,7 +86,7 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
     assert seven["pays-without-work"][0].startswith("default: '7' earns 0.")
     assert seven["missing-items"][0].endswith("no item") and "of 30 were not made" in seven["missing-items"][0]
     place = "(audited_tasks.py, line 20), for the answer '(((('"
-    assert found["own_raises"]["faults"]["raises"][0] == f"default: ValueError: not that {place} (3 answers in all)"
+    assert found["own_raises"]["faults"]["raises"][0] == f"default: ValueError: not that {place} (30 answers in all)"
     broken = found["own_broken"]["faults"]
     assert broken["broken"][0] == "default: the items' own answers earn 0.00 on average"
     assert "NameError: name 'expected' is not defined (audited_tasks.py, line 26)" in broken["raises"][0]
@@ -105,13 +103,6 @@ def test_a_verifier_that_raises_in_the_sandbox_is_reported_with_its_exception(mo
     arguments = ("--tasks", "own_broken", "--task-modules", module, "--per-level", "2")
     found = audited(*arguments, target=tmp_path / "audit.json")
     assert "NameError: name 'expected' is not defined" in found["own_broken"]["faults"]["raises"][0]
-
-
-async def test_the_audit_stops_to_make_items_of_a_level_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "LEVEL_S", 0.0)
-    tasks: Any = FakeTasks("")
-    found = await measure(tasks, "gcd", {}, 0, Measures("level 3", 5))
-    assert list(found.faults()) == [("missing-items", "5 of 5 were not made: 0 s were over")]
 
 
 @pytest.mark.usefixtures("in_process_workers")
@@ -136,14 +127,14 @@ class FakeTasks:
         return [Grade(value, Score(value, Outcome.CORRECT if value else Outcome.WRONG)) for value in values]
 
 
-async def test_a_constant_that_is_wrong_on_the_first_items_may_be_right_on_most() -> None:
+def test_a_constant_that_is_wrong_on_the_first_items_may_be_right_on_most() -> None:
     for answers in ("8" + 29 * "7", "98" + 28 * "7", 29 * "7" + "8"):
         tasks: Any = FakeTasks(answers)
-        found = await measure(tasks, "gcd", {}, 0, Measures("default", 30))
+        found = measure(tasks, "gcd", {}, 0, Measures("default", 30))
         assert (found.answer, found.without_work) == ("7", round(answers.count("7") / 30, 4)), answers
         assert [verdict for verdict, _ in found.faults()] == ["pays-without-work"]
     half: Any = FakeTasks(15 * "78")
-    assert list((await measure(half, "gcd", {}, 0, Measures("default", 30))).faults()) == []
+    assert list((measure(half, "gcd", {}, 0, Measures("default", 30))).faults()) == []
 
 
 def test_the_faults_of_a_level_follow_from_its_measures() -> None:
@@ -153,7 +144,7 @@ def test_the_faults_of_a_level_follow_from_its_measures() -> None:
     assert verdicts() == []
     assert verdicts(key=0.9, without_work=0.9, failures=2) == ["broken", "pays-without-work", "raises"]
     assert verdicts(without_work=0.7) == []
-    assert verdicts(made=9, key=None) == ["missing-items", "no-expected-answer"]
+    assert verdicts(made=9, key=None) == ["missing-items"]
     assert verdicts(made=0, key=None) == ["missing-items"]
 
 

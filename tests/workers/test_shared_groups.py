@@ -16,6 +16,7 @@ from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.workers import grader as grader_module
 from reasoning_gym_environment.workers import pool
 from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, SandboxGrader
+from reasoning_gym_environment.workers.grading_worker import GroupRequest
 from testing.process_table import linux_only
 
 from .conftest import dataset_module, grading
@@ -82,7 +83,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     ask = pool.WorkerProcess.ask
 
     async def record(self: pool.WorkerProcess, message: bytes, limit_s: float) -> bytes:
-        turns.append(pickle.loads(message).answers)
+        request = pickle.loads(message)
+        # Another kind of message starts a worker.
+        if isinstance(request, GroupRequest):
+            turns.append(request.answers)
         return await ask(self, message, limit_s)
 
     monkeypatch.setattr(pool.WorkerProcess, "ask", record)
