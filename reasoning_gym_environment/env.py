@@ -218,8 +218,8 @@ class ReasoningGymEnv(BaseEnv):
         if not group.completions:
             return None
         attempt.add(group)
-        pending = self.run.stream.pending
-        pending.note_completions()
+        stream = self.run.stream
+        stream.pending.note_completions()
         return await self.score(rollout_dicts(item, group))
 
     async def _completions(self, attempt: Attempt, group: Group) -> list[Completion]:
