@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -294,6 +295,14 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
+
+
+async def test_a_checkpoint_that_the_disk_refuses_is_not_saved(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(0)
+    process.loaded()
+    monkeypatch.setattr(module, "write_atomically", Mock(side_effect=OSError("no space left")))
+    await process.checkpoints.save_latest()
+    assert not process.checkpoints.saved.is_set()
 
 
 # --- a folder that cannot be used here
