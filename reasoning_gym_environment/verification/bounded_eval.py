@@ -2,7 +2,6 @@
 
 Some verifiers of reasoning-gym execute the model's answer as code. These functions replace the evaluators:
 
-    evaluate             arithmetic in exact fractions, and the whole numbers used    for forms and validators
     evaluate_python      a literal, or whole-number arithmetic with shifts            for `eval`
     evaluate_symbolic    arithmetic with symbols and functions, as sympy computes     for `parse_expr`
     bounded_fraction     a fraction whose digits and exponent are bounded             for `Fraction`
@@ -31,12 +30,14 @@ MAX_SHIFT = 64
 
 _LONG_NUMBER = re.compile(r"[0-9_]{500}")
 _WHOLE = (ast.Add, ast.Sub, ast.Mult)
-_BASIC = (*_WHOLE, ast.Div)
+ARITHMETIC = (*_WHOLE, ast.Div)
 _OPERATORS: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    # The grammar of answers writes `12%` as `12@100`.
+    ast.MatMult: operator.truediv,
     ast.Pow: operator.pow,
     ast.LShift: lambda number, places: number * 2**places,
     ast.RShift: lambda number, places: Fraction(number // 2**places),
@@ -59,28 +60,14 @@ def parse(text: object, max_chars: int = MAX_CHARS) -> ast.expr:
         raise UnreadableTextError(f"not an expression: {type(error).__name__}") from None
 
 
-def evaluate(text: str, *also: type[ast.operator]) -> tuple[Fraction, list[Any]]:
-    """The exact value of arithmetic, and the whole numbers in it.
-
-    `also` lists operators that are allowed besides the four basic operators. Raises UnreadableTextError, and
-    ZeroDivisionError for a division by zero.
-    """
-    if "#" in text:
-        raise UnreadableTextError("a comment")
-    tree = parse(" ".join(text.split()))
-    value = _value_of(tree, _BASIC + also, _whole_number)
-    used = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return value, used
-
-
-def _whole_number(node: ast.expr) -> Fraction:
+def whole_number_of(node: ast.expr) -> Fraction:
     # `True` is an int too, but it is not arithmetic.
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return Fraction(node.value)
     raise UnreadableTextError(f"{type(node).__name__} is not arithmetic")
 
 
-def _value_of(
+def value_of_tree(
     node: ast.expr,
     allowed: Collection[type[ast.operator]],
     leaf: Callable[[ast.expr], Any],
@@ -91,18 +78,18 @@ def _value_of(
     """
     match node:
         case ast.UnaryOp(op=ast.UAdd()):
-            return _value_of(node.operand, allowed, leaf)
+            return value_of_tree(node.operand, allowed, leaf)
         case ast.UnaryOp(op=ast.USub()):
-            return -_value_of(node.operand, allowed, leaf)
+            return -value_of_tree(node.operand, allowed, leaf)
         case ast.BinOp(op=sign) if type(sign) in allowed:
-            left = _value_of(node.left, allowed, leaf)
-            right = _value_of(node.right, allowed, leaf)
+            left = value_of_tree(node.left, allowed, leaf)
+            right = value_of_tree(node.right, allowed, leaf)
             return _applied(sign, left, right)
     return leaf(node)
 
 
 def _applied(sign: ast.operator, left: Any, right: Any) -> Any:
-    if isinstance(sign, _BASIC) or _is_small_power(left, right, sign):
+    if isinstance(sign, (*ARITHMETIC, ast.MatMult)) or _is_small_power(left, right, sign):
         value = _OPERATORS[type(sign)](left, right)
         # A root of a negative number is complex, and its rounding errors could hide the other numbers.
         if _bits(value) <= MAX_BITS and not isinstance(value, (float, complex)):
@@ -135,7 +122,7 @@ def evaluate_python(text: object, *_scopes: object) -> Any:
         return ast.literal_eval(tree)
     except (TypeError, ValueError, MemoryError, RecursionError):
         allowed = (*_WHOLE, ast.LShift, ast.RShift)
-        return int(_value_of(tree, allowed, _whole_number))
+        return int(value_of_tree(tree, allowed, whole_number_of))
 
 
 def bounded_fraction(number: Any, *denominator: Any) -> Fraction:
@@ -219,7 +206,8 @@ def evaluate_symbolic(
 ) -> Any:
     """The value that sympy's `parse_expr` gives, for expressions of CONSTANTS, FUNCTIONS, numbers and symbols.
 
-    The function walks the syntax tree and executes no code. Simplifying the result may still take long.
+    `text` may also be the tree of an answer, in which numbers are texts. The function walks the tree and executes no
+    code. Simplifying the result may still take long.
     """
     # sympy takes half a second to import, and not every process needs it.
     import sympy
@@ -228,12 +216,14 @@ def evaluate_symbolic(
     names.update(local_dict or {})
 
     def compute(node: ast.expr) -> Any:
-        return _value_of(node, (*_BASIC, ast.Pow), leaf)
+        return value_of_tree(node, (*ARITHMETIC, ast.Pow), leaf)
 
     def leaf(node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=int() | float() as number):
                 return sympy.sympify(number)
+            case ast.Constant(value=str() as digits) if isinstance(text, ast.expr):
+                return sympy.Rational(bounded_fraction(digits))
             case ast.Name(id=name):
                 return names.get(name, sympy.Symbol(name))
             case ast.Call(func=ast.Name(id=name), args=[_] | [_, _], keywords=[]) if name in FUNCTIONS:
@@ -241,4 +231,4 @@ def evaluate_symbolic(
                 return function(*map(compute, node.args))
         raise UnreadableTextError(f"{type(node).__name__} is not allowed")
 
-    return compute(parse(text))
+    return compute(text if isinstance(text, ast.expr) else parse(text))

@@ -1,58 +1,40 @@
 r"""One grammar for numbers, fractions, complex numbers, polynomials and antiderivatives.
 
-    answer ── plain_text ──> tokens ── Parser ──> sides of an equation ──> tree of the value
+    answer ── plain_text ──> sides of an equation ── tokens ──> Python's notation ── ast.parse ──> tree of the value
 
-    1{,}234.50          Number                 4 * 3 = 12                 the value 12: both sides agree
-    \frac{2}{3}         Quotient               12.5%                      Percentage
-    3x^2 e^{-x}         Product                \frac{1}{3} \approx 0.33   the value 1/3: 0.33 is its rounding
+    1{,}234.50          '1234.50'                    4 * 3 = 12                 the value 12: both sides agree
+    \frac{2}{3}         (('2')/('3'))                12.5%                      '12.5'@'100'
+    3x^2 e^{-x}         '3'*x**'2'*E**(-x)           \frac{1}{3} \approx 0.33   the value 1/3: 0.33 is its rounding
 
 The grammar reads ordinary handwriting, LaTeX and Python's notation. Factors need no sign of multiplication. It refuses
 text that has two meanings: a mixed number, two numbers side by side, and a product without a sign after a division,
-such as `1/2x`. Each reader at the end of this module accepts some of the trees, and refuses all others.
+such as `1/2x`. Numbers are texts in the tree, so that they keep their digits. Each reader at the end of this module
+accepts some of the trees, and refuses all others.
 
-Answers are hostile text. Nothing here evaluates the text. Parsing takes about linear time, and the depth of a tree is
-bounded.
+Answers are hostile text. No function of this module evaluates the text. Parsing takes about linear time.
 """
 
 from __future__ import annotations
 
-import math
+import ast
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
-from .bounded_eval import FUNCTIONS, MAX_BITS, UnreadableTextError
-from .markup import plain_text, strip_markup, without_brackets
+from .bounded_eval import ARITHMETIC, FUNCTIONS, UnreadableTextError, parse, value_of_tree
+from .markup import compiled, plain_text, strip_markup, without_brackets
 
 MAX_CHARS = 10_000
 """An expression with more characters is unreadable."""
-MAX_DIGITS = 1_000
-"""A number with more digits is unreadable."""
 MAX_LETTERS = 4
 """Longer words are no products of variables."""
-MAX_DEPTH = 40
-"""Brackets that are nested more deeply are unreadable."""
 MAX_EXPONENT = 999
 """The largest exponent of a number in scientific notation, and of a variable in a polynomial."""
 
 
-@dataclass(frozen=True)
-class Node:
-    """A part of an expression.
-
-    `kind` is `number`, `name`, `call` or the sign of an operation, where `-` negates a single part. `text` is the
-    number as Python writes it, the name, or the function that is called.
-    """
-
-    kind: str
-    text: str = ""
-    parts: tuple[Node, ...] = ()
-
-
-# --- tokens
+# --- from text to a tree
 
 THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)"
 """Commas, blanks, apostrophes or underscores separate thousands."""
@@ -61,233 +43,118 @@ _FUNCTIONS = {
     "arcsin": "asin",
     "arccos": "acos",
     "arctan": "atan",
+    "√": "sqrt",
 }
 """The names of functions in an answer, and their names in sympy."""
 _NAMES_OF_FUNCTIONS = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
+_BARE_ARGUMENT = r"\d+(?![\d.])(?! ?[A-Za-z])|\d* ?[A-Za-z](?:\^\d+)?(?![A-Za-z(])"
+_NOTATIONS = compiled(
+    {
+        r"\\(?:times|cdot|ast)(?![A-Za-z])|[×·⋅∙•∗]": "*",
+        r"\\div(?![A-Za-z])|÷": "/",
+        r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
+        r"∈": "=",
+        r"\*\*": "^",
+        r"\[": "(",
+        r"\]": ")",
+        r"\\pi(?![A-Za-z])|π": "pi",
+        r"\\(?:[dtcs]|nice)?frac(?![A-Za-z])": r"\\frac",
+        # A digit needs no braces, as in `\frac12`.
+        r"(\\frac) ?(\d)": r"\1{\2}",
+        r"(\\frac ?\{[^{}]{1,99}\}) ?(\d)": r"\1{\2}",
+        # ln|x| and ln x have the same derivative.
+        r"(ln|log) ?\|([^|]{1,99})\|": r"\1(\2)",
+        # A function applies to the number and the name after it: `sin 2x`.
+        rf"(?<!cons)({_NAMES_OF_FUNCTIONS})((?:\^\d+)?) ?({_BARE_ARGUMENT})": r"\1\2(\3)",
+    }
+)
+"""Other notations for the signs of the grammar."""
 _TOKEN = re.compile(
     rf"(?P<number>(?:(?:{THOUSANDS}|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{{1,4}}(?![A-Za-z\d]))?)"
-    r"|\\(?P<command>[A-Za-z]+)"
-    rf"|(?P<function>{_NAMES_OF_FUNCTIONS})"
-    r"|(?P<name>const(?:ant)?|pi|[A-Za-z](?:_\{?\d\}?)?)"
-    r"|(?P<sign>\*\*|[-+*/^=≈∈(){}\[\]|√π×·⋅∙•∗÷%])"
-    r"| +",
-    re.ASCII,
+    rf"|\\?(?P<function>(?:{_NAMES_OF_FUNCTIONS})(?:\^\{{?\d+\}}?)?)"
+    r"|(?P<frac>\\frac)"
+    r"|(?P<name>const(?:ant)?|pi|e(?= ?\^)|[A-Za-z](?:_\{?\d\}?)?)"
+    r"|(?P<open>[({])|(?P<close>[)}])|(?P<percent>%)|(?P<sign>[-+*/^])"
+    r"| +|(?P<unknown>.)",
+    re.ASCII | re.DOTALL,
 )
+_EXPONENTIAL = re.compile(r"e ?\^")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _KNOWN_IN_WORD = re.compile(rf"{_NAMES_OF_FUNCTIONS}|const(?:ant)?|pi")
-_SAME_SIGN = {
-    **dict.fromkeys(("times", "cdot", "ast", *"×·⋅∙•∗"), "*"),
-    **dict.fromkeys(("div", "÷"), "/"),
-    **dict.fromkeys(("approx", "simeq"), "≈"),
-    **dict.fromkeys(("in", "∈"), "="),
-    **dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"), "frac"),
-    "**": "^",
-    "[": "(",
-    "]": ")",
-}
-"""Signs, and commands of LaTeX that stand for a sign."""
-_SAME_NAME = {"π": "pi", "√": "sqrt"}
+_BEGIN_A_FACTOR = frozenset({"number", "function", "frac", "name", "open"})
+_END_A_FACTOR = frozenset({"number", "name", "close", "percent"})
 
 
-@dataclass(frozen=True)
-class Token:
-    """`kind` is `number`, `function`, `name`, `frac`, or a sign."""
-
-    kind: str
-    text: str = ""
-
-
-def _tokens(text: str) -> Iterator[Token]:
+def _tree(text: str) -> ast.expr:
+    """The tree of one side of an equation. Raises UnreadableTextError."""
     for word in _WORD.findall(text):
         if len(word) > MAX_LETTERS and not _KNOWN_IN_WORD.search(word):
             raise UnreadableTextError(f"{word!r} is a word")
-    position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise UnreadableTextError(f"{text[position]!r} is no part of an expression")
-        position = found.end()
-        if found.lastgroup is not None:
-            yield _token(found.lastgroup, found[found.lastgroup])
+    return parse("".join(_in_python(text)), 10 * MAX_CHARS)
 
 
-def _token(kind: str, text: str) -> Token:
-    text = _SAME_NAME.get(text, text)
-    match kind:
-        case "number":
-            plain = re.sub("[, '_]", "", text)
-            if len(plain) > MAX_DIGITS:
-                raise UnreadableTextError(f"a number of more than {MAX_DIGITS} digits")
-            return Token("number", plain)
-        case "name":
-            return Token("name", re.sub("[_{}]", "", text))
-        case _ if text in _FUNCTIONS:
-            return Token("function", _FUNCTIONS[text])
-        case _ if text == "pi":
-            return Token("name", text)
-        case "command" if text not in _SAME_SIGN:
-            raise UnreadableTextError(f"\\{text} is unknown")
-    return Token(_SAME_SIGN.get(text, text))
-
-
-# --- the parser
-
-
-class Parser:
-    """Parses the sides of an equation. A value without a sign of equality is an equation with one side."""
-
-    def __init__(self, text: str) -> None:
-        self._tokens = [*_tokens(text), Token("end")]
-        self._position = 0
-        self._depth = 0
-
-    def sides(self) -> list[tuple[str, Node]]:
-        """Each side with the sign before it: `=`, `≈`, or an empty text for the first side.
-
-        A sign may stand before the only side, as in `= 5`.
-        """
-        if self._kind in ("=", "≈"):
-            self._next()
-        sides = [("", self._sum())]
-        while self._kind in ("=", "≈"):
-            sign = self._next().kind
-            sides.append((sign, self._sum()))
-        self._take("end")
-        return sides
-
-    @property
-    def _kind(self) -> str:
-        return self._tokens[self._position].kind
-
-    def _next(self) -> Token:
-        token = self._tokens[self._position]
-        self._position += 1
-        return token
-
-    def _take(self, kind: str) -> None:
-        if self._kind != kind:
-            raise UnreadableTextError(f"expected {kind!r}, got {self._kind!r}")
-        self._position += 1
-
-    def _sum(self) -> Node:
-        terms = [self._signed(self._term)]
-        while self._kind in ("+", "-"):
-            # A sign may follow a plus, as in `3 + -4i`.
-            if self._kind == "+":
-                self._next()
-            terms.append(self._signed(self._term))
-        return terms[0] if len(terms) == 1 else Node("+", parts=tuple(terms))
-
-    def _signed(self, parse: Callable[[], Node]) -> Node:
-        """A part with at most one sign before it."""
-        sign = self._next().kind if self._kind in ("+", "-") else "+"
-        part = parse()
-        return Node("-", parts=(part,)) if sign == "-" else part
-
-    def _term(self) -> Node:
-        factors = [self._power()]
-        has_division = False
-        while True:
-            if self._kind == "*":
-                self._next()
-                factors.append(self._power())
-            elif self._kind == "/":
-                self._next()
-                factors = [Node("/", parts=(_product(factors), self._power()))]
-                has_division = True
-            elif not self._begins_factor(factors[-1]):
-                return _product(factors)
-            elif has_division:
+def _in_python(text: str) -> Iterator[str]:
+    """The tokens of the text in Python's notation. Brackets may not match."""
+    kind_before = token_before = ""
+    # What the next bracket ends with, and what each open bracket ends with.
+    closing = ")"
+    closings: list[str] = []
+    # Whether the current term divides, for each open bracket and outside of them.
+    divides = [False]
+    for found in _TOKEN.finditer(text):
+        kind = found.lastgroup
+        token = found[0]
+        if kind is None:
+            continue
+        if kind_before in ("function", "frac") and kind != "open":
+            raise UnreadableTextError("a function needs brackets")
+        if kind in _BEGIN_A_FACTOR and kind_before in _END_A_FACTOR:
+            # `i4` is an imaginary number. In `x2`, the 2 could also be an index or an exponent.
+            if kind == "number" and token_before not in ("i", "j"):
+                raise UnreadableTextError("a number follows another factor without a sign")
+            if kind == "frac" and kind_before == "number":
+                raise UnreadableTextError("a mixed number")
+            if divides[-1]:
                 raise UnreadableTextError("a product without a sign after a division")
-            else:
-                factors.append(self._power())
-
-    def _begins_factor(self, left: Node) -> bool:
-        """Whether the next token is a factor without a sign of multiplication before it."""
-        # `i4` is an imaginary number. In `x2`, the 2 could also be an index or an exponent.
-        if self._kind == "number" and left.text not in ("i", "j"):
-            raise UnreadableTextError("a number follows another factor without a sign")
-        if self._kind == "frac" and left.kind == "number":
-            raise UnreadableTextError("a mixed number")
-        return self._kind in ("number", "name", "function", "(", "frac")
-
-    def _power(self) -> Node:
-        base = self._atom()
-        if self._kind == "%":
-            self._next()
-            return Node("%", parts=(base,))
-        return Node("^", parts=(base, self._exponent())) if self._kind == "^" else base
-
-    def _exponent(self) -> Node:
-        self._take("^")
-        exponent = self._signed(self._atom)
-        if self._kind == "^":
-            raise UnreadableTextError("a power of a power without brackets")
-        return exponent
-
-    def _atom(self) -> Node:
-        token = self._next()
-        match token.kind:
-            case "number" | "name":
-                return Node(token.kind, token.text)
-            case "(":
-                return self._nested(")")
-            case "{":
-                return self._nested("}")
-            case "|":
-                return Node("call", "Abs", (self._nested("|"),))
-            case "frac":
-                return Node("/", parts=(self._argument_of_frac(), self._argument_of_frac()))
+            yield "*"
+        match kind:
+            case "number":
+                digits = re.sub("[, '_]", "", token)
+                yield f"'{digits}'"
+            case "name":
+                # `e^x` is sympy's `E**x`.
+                yield "E" if _EXPONENTIAL.match(text, found.start()) else re.sub("[_{}]", "", token)
             case "function":
-                return self._call(token.text)
-        raise UnreadableTextError(f"{token.kind!r} begins no value")
-
-    def _nested(self, closing: str) -> Node:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise UnreadableTextError(f"brackets nested more than {MAX_DEPTH} deep")
-        inner = self._sum()
-        self._take(closing)
-        self._depth -= 1
-        return inner
-
-    def _argument_of_frac(self) -> Node:
-        """Braces, or a single digit, as in `\\frac12`."""
-        token = self._next()
-        if token.kind == "{":
-            return self._nested("}")
-        if not token.text.isdecimal():
-            raise UnreadableTextError("\\frac needs braces or a digit")
-        digit, others = token.text[0], token.text[1:]
-        if others:
-            self._position -= 1
-            self._tokens[self._position] = Token("number", others)
-        return Node("number", digit)
-
-    def _call(self, function: str) -> Node:
-        """A function, perhaps with an exponent before its argument: `sin x`, `sin(x)`, `sin^2 x`."""
-        exponent = self._exponent() if self._kind == "^" else None
-        if exponent is not None and exponent.kind != "number":
-            raise UnreadableTextError("an inverse function and a reciprocal look the same")
-        argument = self._argument()
-        # The derivative of ln|x| is that of ln x.
-        if function in ("ln", "log") and argument.text == "Abs":
-            argument = argument.parts[0]
-        call = Node("call", function, (argument,))
-        return call if exponent is None else Node("^", parts=(call, exponent))
-
-    def _argument(self) -> Node:
-        """What a function applies to: brackets, or the factors up to the next function, bracket or sign."""
-        if self._kind in ("(", "{", "|"):
-            return self._atom()
-        factors = [self._power()]
-        while self._kind == "name":
-            factors.append(self._power())
-        return _product(factors)
-
-
-def _product(factors: list[Node]) -> Node:
-    return factors[0] if len(factors) == 1 else Node("*", parts=tuple(factors))
+                name, _, exponent = token.removeprefix("\\").partition("^")
+                yield _FUNCTIONS[name]
+                closing = ")**'" + exponent.strip("{}") + "'" if exponent else ")"
+            case "frac":
+                yield "("
+                closing = ")/"
+            case "open":
+                yield "("
+                closings.append(closing)
+                divides.append(False)
+                closing = ")"
+            case "close":
+                if not closings:
+                    raise UnreadableTextError("a bracket without its counterpart")
+                divides.pop()
+                yield closings[-1]
+                if closings.pop() == ")/":
+                    closing = "))"
+                    kind = "frac"
+            case "percent":
+                yield "@'100'"
+            case "sign":
+                if token in "+-" and token_before == "-":
+                    raise UnreadableTextError("two signs in a row")
+                divides[-1] = token == "/" or (divides[-1] and token in "*^")
+                yield token.replace("^", "**")
+            case _:
+                raise UnreadableTextError(f"{token!r} is no part of an expression")
+        kind_before = kind
+        token_before = token
 
 
 # --- from an answer to its value
@@ -307,84 +174,61 @@ def with_plain_digits(text: str) -> str:
     return "".join(str(unicodedata.decimal(sign, sign)) for sign in text)
 
 
-def value_of(answer: str) -> Node:
+def value_of(answer: str) -> ast.expr:
     """The value that an answer gives: the last side of an equation, as in `4 * 3 = 12`."""
     return sides_of(answer)[-1]
 
 
-def sides_of(answer: str) -> list[Node]:
-    """The sides of an equation, all of which have the same value. An answer without `=` has a single side.
+def sides_of(answer: str) -> list[ast.expr]:
+    """The sides of an equation. All sides must have the same value. An answer without `=` has a single side.
 
     After `≈`, a side must be the rounded value. It counts only if no side before it is a number or a fraction: the
-    value of `1/8 ≈ 0.13` is 1/8, and that of `1.2^2 ≈ 1.4` is 1.4. Raises UnreadableTextError for any other text.
+    value of `1/8 ≈ 0.13` is 1/8, and the value of `1.2^2 ≈ 1.4` is 1.4. Raises UnreadableTextError for any other text.
     """
     text = with_plain_digits(without_brackets(plain_text(answer)))
     text = _INTEGRAL.sub("", _NAME_OF_A_FUNCTION.sub("", text))
     text = without_brackets(strip_markup(_TIMES_TEN.sub("*", text))).removeprefix("$").strip()
     if len(text) > MAX_CHARS:
         raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
-    (_, last), *others = Parser(text).sides()
+    for notation, plain in _NOTATIONS.items():
+        text = notation.sub(plain, text)
+    # A sign of equality may stand before the only side.
+    first, *others = re.split("([=≈])", re.sub(r"\A[=≈]", "", text))
+    last = _tree(first)
     sides = [last]
     is_exact = True
-    for sign, other in others:
+    for sign, side in zip(others[::2], others[1::2], strict=True):
+        other = _tree(side)
         _, place = rational_and_place(other) if sign == "≈" else (0, Fraction(0))
         if abs(exact_value(other) - exact_value(last)) > place / 2:
             raise UnreadableTextError("the sides of an equation differ")
         is_exact = is_exact and sign == "="
-        if is_exact or not any(map(_is_rational, sides)):
+        if is_exact or not any(_can_read(rational_and_place, side) for side in sides):
             sides.append(other)
         last = other
     return sides
 
 
-def exact_value(node: Node) -> Fraction:
+def exact_value(node: ast.expr) -> Fraction:
     """The value of arithmetic with numbers. Raises UnreadableTextError for anything else, and for large numbers."""
-    if node.kind == "number":
-        return number_and_place(node)[0]
-    values = [exact_value(part) for part in node.parts]
-    match node.kind, values:
-        case "+", _:
-            value = sum(values, start=Fraction(0))
-        case "-", [inner]:
-            value = -inner
-        case "*", _:
-            value = math.prod(values, start=Fraction(1))
-        case "/", [top, bottom]:
-            value = top / bottom
-        case "%", [percents]:
-            value = percents / 100
-        case "^", [base, exponent] if abs(exponent) <= MAX_EXPONENT and exponent.denominator == 1:
-            value = base ** int(exponent)
-        case _:
-            raise UnreadableTextError("not arithmetic")
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        raise UnreadableTextError("a number that is too large")
-    return value
-
-
-def _is_rational(node: Node) -> bool:
-    try:
-        rational_and_place(node)
-    except UnreadableTextError:
-        return False
-    return True
+    return Fraction(value_of_tree(node, (*ARITHMETIC, ast.Pow, ast.MatMult), lambda leaf: number_and_place(leaf)[0]))
 
 
 # --- readers of values
 
 
-def number_and_place(node: Node) -> tuple[Fraction, Fraction]:
+def number_and_place(node: ast.expr) -> tuple[Fraction, Fraction]:
     """A number with its sign, perhaps in scientific notation, and the value of a 1 in its last place."""
     match node:
-        case Node("number", text):
+        case ast.Constant(value=str() as text):
             digits, _, exponent = text.lower().partition("e")
             _, _, decimals = digits.partition(".")
             power = _power_of_ten(int(exponent or "0"))
             return Fraction(digits.rstrip(".")) * power, power / 10 ** len(decimals)
-        case Node("-", parts=(Node("number" | "*") as inner,)):
+        case ast.UnaryOp(op=sign, operand=inner):
             value, place = number_and_place(inner)
-            return -value, place
-        case Node("*", parts=(mantissa, Node("^", parts=(Node("number", "10"), exponent)))):
+            return -value if isinstance(sign, ast.USub) else value, place
+        case ast.BinOp(mantissa, ast.Mult(), ast.BinOp(ast.Constant("10"), ast.Pow(), exponent)):
             value, place = number_and_place(mantissa)
             power = _power_of_ten(whole_number(exponent))
             return value * power, place * power
@@ -397,30 +241,32 @@ def _power_of_ten(exponent: int) -> Fraction:
     return Fraction(10) ** exponent
 
 
-def whole_number(node: Node) -> int:
+def whole_number(node: ast.expr) -> int:
     value, _ = number_and_place(node)
     if value.denominator != 1:
         raise UnreadableTextError("not a whole number")
     return int(value)
 
 
-def numerator_and_denominator(node: Node) -> tuple[int, int]:
+def numerator_and_denominator(node: ast.expr) -> tuple[int, int]:
     """The parts of a fraction of whole numbers, not reduced. A whole number has the denominator 1."""
     match node:
-        case Node("/", parts=(top, Node("number") as bottom)):
+        case ast.BinOp(top, ast.Div(), ast.Constant() as bottom):
             return whole_number(top), whole_number(bottom)
-        case Node("-", parts=(Node("/", parts=(Node("number") as top, Node("number") as bottom)),)):
-            return -whole_number(top), whole_number(bottom)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.BinOp(ast.Constant(), ast.Div(), ast.Constant()) as fraction):
+            numerator, denominator = numerator_and_denominator(fraction)
+            return -numerator, denominator
     return whole_number(node), 1
 
 
-def rational_and_place(node: Node) -> tuple[Fraction, Fraction]:
+def rational_and_place(node: ast.expr) -> tuple[Fraction, Fraction]:
     """The value of a number, percentage or fraction, and of a 1 in its last place, which is 0 for a fraction."""
-    if node.kind == "%":
-        value, place = number_and_place(node.parts[0])
-        return value / 100, place / 100
-    if node.kind == "/" or (node.kind == "-" and node.parts[0].kind == "/"):
-        return Fraction(*numerator_and_denominator(node)), Fraction(0)
+    match node:
+        case ast.BinOp(percents, ast.MatMult()):
+            value, place = number_and_place(percents)
+            return value / 100, place / 100
+        case ast.BinOp(op=ast.Div()) | ast.UnaryOp(operand=ast.BinOp(op=ast.Div())):
+            return Fraction(*numerator_and_denominator(node)), Fraction(0)
     return number_and_place(node)
 
 
@@ -428,17 +274,13 @@ Monomial = tuple[tuple[str, int], ...]
 """The variables of a term with their powers, sorted: x*y**2 is (("x", 1), ("y", 2))."""
 
 
-def terms_of(node: Node) -> dict[Monomial, Fraction]:
+def terms_of(node: ast.expr) -> Mapping[Monomial, Fraction]:
     """The coefficient of each monomial of an expanded sum.
 
     Raises UnreadableTextError if like terms are not collected.
     """
     coefficients: dict[Monomial, Fraction] = {}
-    for term in node.parts if node.kind == "+" else (node,):
-        sign = 1
-        while term.kind == "-":
-            sign = -sign
-            term = term.parts[0]
+    for sign, term in _terms(node):
         monomial, coefficient = _monomial(term)
         if monomial in coefficients:
             raise UnreadableTextError("like terms are not collected")
@@ -446,16 +288,39 @@ def terms_of(node: Node) -> dict[Monomial, Fraction]:
     return coefficients
 
 
-def _monomial(term: Node) -> tuple[Monomial, Fraction]:
+def _terms(node: ast.expr) -> Iterator[tuple[int, ast.expr]]:
+    """The terms of a sum without brackets, from the last to the first, each with the sign before it."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        is_negative = isinstance(node.op, ast.Sub)
+        yield -1 if is_negative else 1, node.right
+        node = node.left
+    yield 1, node
+
+
+def factors_of(node: ast.expr) -> list[ast.expr]:
+    """The factors of a product without brackets."""
+    factors = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        factors.append(node.right)
+        node = node.left
+    return [node, *reversed(factors)]
+
+
+def _monomial(term: ast.expr) -> tuple[Monomial, Fraction]:
     """The variables and the coefficient of a term, which has at most one number."""
     powers: Counter[str] = Counter()
     numbers: list[Fraction] = []
-    is_scientific = term.kind == "*" and any(part.kind == "^" and part.parts[0].text == "10" for part in term.parts)
-    for factor in term.parts if term.kind == "*" and not is_scientific else (term,):
+    first, *others = factors_of(term)
+    is_number = _can_read(number_and_place, term)
+    sign = 1
+    while isinstance(first, ast.UnaryOp) and not is_number:
+        sign = -sign if isinstance(first.op, ast.USub) else sign
+        first = first.operand
+    for factor in [term] if is_number else [*factors_of(first), *others]:
         match factor:
-            case Node("name", name):
+            case ast.Name(name):
                 powers[name] += 1
-            case Node("^", parts=(Node("name", name), exponent)):
+            case ast.BinOp(ast.Name(name), ast.Pow(), exponent):
                 power = whole_number(exponent)
                 if not 0 <= power <= MAX_EXPONENT:
                     raise UnreadableTextError(f"expected an exponent from 0 to {MAX_EXPONENT}")
@@ -465,21 +330,12 @@ def _monomial(term: Node) -> tuple[Monomial, Fraction]:
     if len(numbers) > 1:
         raise UnreadableTextError("a term with two numbers")
     # The plus drops variables whose power is 0.
-    return tuple(sorted((+powers).items())), numbers[0] if numbers else Fraction(1)
+    return tuple(sorted((+powers).items())), sign * (numbers[0] if numbers else Fraction(1))
 
 
-def in_python(node: Node) -> str:
-    """The expression in Python's notation, which `evaluate_symbolic` reads. `e^x` is sympy's `E**x`."""
-    parts = [f"({in_python(part)})" for part in node.parts]
-    match node:
-        case Node("number" | "name", text):
-            return text
-        case Node("call", function):
-            return function + parts[0]
-        case Node("-"):
-            return "-" + parts[0]
-        case Node("^", parts=(Node("name", "e"), _)):
-            return f"E**{parts[1]}"
-        case Node("%"):
-            raise UnreadableTextError("a percentage")
-    return node.kind.replace("^", "**").join(parts)
+def _can_read(read: Callable[[ast.expr], object], node: ast.expr) -> bool:
+    try:
+        read(node)
+    except UnreadableTextError:
+        return False
+    return True

@@ -225,12 +225,12 @@ def without_numbering(text: str) -> str:
 # --- LaTeX and HTML inside of an answer ---
 
 
-def _compiled(notations: Mapping[str, str]) -> dict[re.Pattern[str], str]:
+def compiled(notations: Mapping[str, str]) -> dict[re.Pattern[str], str]:
     """An answer can have tens of thousands of cells, and `re.sub` would look each pattern up."""
     return {re.compile(notation, re.ASCII): plain for notation, plain in notations.items()}
 
 
-_LAYOUT = _compiled(
+_LAYOUT = compiled(
     {
         "[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+": r"^\g<0>",
         "[₀₁₂₃₄₅₆₇₈₉]+": r"_\g<0>",

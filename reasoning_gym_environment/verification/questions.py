@@ -32,7 +32,7 @@ from typing import Any
 
 from ..records import LIBRARY_QUESTION
 from . import validators
-from .bounded_eval import evaluate
+from .bounded_eval import ARITHMETIC, parse, value_of_tree, whole_number_of
 from .entries import Entry, module_of, task_of
 from .forms import decimal_value, elapsed_ms
 from .logic import is_conclusion, joined_premises, short_formulas
@@ -60,7 +60,7 @@ class Mending:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that is added to the questions of a task: to all, or to those that match the pattern `where`."""
+    """A sentence that is added to the questions of a task: to all questions, or where a pattern matches."""
 
     task: str
     text: str
@@ -139,7 +139,8 @@ def _man_without_a_family(entry: Entry) -> tuple[str, int] | None:
 
 def basic_arithmetic_is_sound(entry: Entry) -> bool:
     """Some divisions leave a remainder, and the key rounds them down: it says that `3 + 1 / -(5 - 9)` is 3."""
-    return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
+    expression = parse(entry["metadata"]["expression"])
+    return bool(value_of_tree(expression, ARITHMETIC, whole_number_of) == int(entry["answer"]))
 
 
 # --- caesar_cipher
@@ -623,7 +624,7 @@ def rubiks_cube_clarified(entry: Entry) -> str:
 
 
 def sentence_reordering_is_sound(entry: Entry) -> bool:
-    """The library ends a sentence at every full stop, also at that of `Mr.`, and before a closing quote."""
+    """The library ends a sentence at every full stop, also after `Mr.`, and before a closing quote."""
     return tuple(sorted(entry["answer"].split())) in _whole_sentences()
 
 

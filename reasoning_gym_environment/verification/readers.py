@@ -71,10 +71,10 @@ def fraction(text: str) -> tuple[int, int]:
 
     The same value may follow, as in `1/8 = 0.125`.
     """
-    *others, last = expressions.sides_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text)))
-    fractions = [side for side in others if side.kind == "/"]
+    sides = expressions.sides_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text)))
     # A whole number or a decimal number may follow the fraction.
-    return expressions.numerator_and_denominator(last if last.kind == "/" or not fractions else fractions[-1])
+    fractions = [side for side in sides if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Div)]
+    return expressions.numerator_and_denominator((fractions or sides)[-1])
 
 
 _SMALL_FRACTION = re.compile(r"\^(\d+)/_(\d+)", re.ASCII)
@@ -206,16 +206,12 @@ def numbers(answer: str) -> tuple[Fraction, ...]:
 
 
 def labelled_numbers(answer: str, names: Sequence[str]) -> tuple[Fraction, ...]:
-    """The numbers of a list, perhaps each with its name: `A: 0, B: 3`, `0 A, 3 B`, or JSON."""
-    plain = strip_markup(answer).removeprefix("{") if names[0].isalpha() else strip_markup(answer)
-    label = r"(?:[-*•] )?(?:(?:machine|part) )?"
-    before = [rf"{label}\"?{re.escape(name)}\"? ?[:=] ?(\d+)" for name in names]
-    after = [rf"(\d+) {label}{re.escape(name)}" for name in names]
-    for parts in (before, after):
-        found = re.fullmatch(r"(?:\s|,|and){1,6}".join(parts) + r"\}?\.?", plain, re.IGNORECASE | re.ASCII)
-        if found is not None:
-            return tuple(map(Fraction, found.groups()))
-    return numbers(answer)
+    """The numbers of a list, perhaps each with its name: `A: 0, B: 3`, `0 A, 3 B`, or JSON. Names keep their order."""
+    plain = strip_markup(answer)
+    name = "|".join(map(re.escape, names))
+    if re.findall(name, plain) == list(names):
+        plain = re.sub(rf"(?:(?:[Mm]achine|[Pp]art) )?\"?(?:{name})\"?(?: ?[:=])?", " ", plain)
+    return numbers(plain)
 
 
 def _without_list_marks(answer: str) -> str:
@@ -302,7 +298,7 @@ def picture(answer: str) -> tuple[str, ...]:
 def literal(answer: str, *, has_markup: bool = True) -> Any:
     """The value of JSON, or of a Python literal that JSON could express. Keys of JSON must be unique.
 
-    Without `has_markup`, quotes around the text are those of a JSON string.
+    Without `has_markup`, quotes around the text belong to a JSON string.
     """
     plain = strip_markup(answer) if has_markup else answer.strip()
     try:

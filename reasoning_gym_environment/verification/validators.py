@@ -19,11 +19,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
-from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
+from .bounded_eval import ARITHMETIC, UnreadableTextError, evaluate_symbolic, value_of_tree
 from .entries import Entry, module_of, rules_of
-from .expressions import in_python, sides_of, value_of
+from .expressions import sides_of, value_of, whole_number
 from .logic import is_conclusion, joined_premises
 from .markup import plain_text, strip_markup, without_brackets
 from .readers import items, literal, number_grid, picture
@@ -268,7 +269,7 @@ def rules_of_word_ladder() -> Any:
 
 
 _PLAYER = re.compile(r"\A(?:I |B |BLACK )?(?:SHOULD )?(?:PLAYS? |MOVES? )?(?:AT |TO |ON )?(?=\S)")
-"""What may stand before the place, as in `Black plays D4`."""
+"""The words before the place, as in `Black plays D4`."""
 
 
 def tsumego(entry: Entry, answer: str) -> bool:
@@ -408,8 +409,9 @@ def _makes(
     """
     # The questions forbid the sign of equality.
     [expression] = sides_of(answer)
-    value, used = evaluate(in_python(expression), *also)
-    return value == target and Counter(used) == Counter(map(int, numbers))
+    used = [whole_number(node) for node in ast.walk(expression) if isinstance(node, ast.Constant)]
+    value = value_of_tree(expression, (*ARITHMETIC, *also), lambda leaf: Fraction(whole_number(leaf)))
+    return bool(value == target) and Counter(used) == Counter(map(int, numbers))
 
 
 def countdown(entry: Entry, answer: str) -> bool:
@@ -429,7 +431,7 @@ def integration(entry: Entry, answer: str) -> bool:
     import sympy
 
     metadata = entry["metadata"]
-    antiderivative = sympy.sympify(evaluate_symbolic(in_python(value_of(answer))))
+    antiderivative = sympy.sympify(evaluate_symbolic(value_of(answer)))
     integrand = sympy.sympify(evaluate_symbolic(metadata["integrand"]))
     if antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan):
         return False

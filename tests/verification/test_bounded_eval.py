@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -16,13 +15,13 @@ from reasoning_gym_environment.verification.bounded_eval import (
     FUNCTIONS,
     UnreadableTextError,
     bounded_fraction,
-    evaluate,
     evaluate_python,
     evaluate_symbolic,
 )
+from reasoning_gym_environment.verification.expressions import exact_value, value_of
 
 TEXTS = json.loads(Path(__file__).with_name("expressions.json").read_text(encoding="utf-8"))
-"""What is Python or sympy; what is not for `evaluate_python` and `evaluate`; and what sympy must never be given."""
+"""Texts of Python and sympy, texts that no grammar of this package accepts, and hostile texts."""
 LONG = [
     *("[" * 500 + "]" * 500, "-" * 100_000 + "1", "[" * 5_000, "not " * 50_000 + "1", "a" + "()" * 50_000),
     *("(" * 5_000, "9" * 10_000, "1" + "+1" * 15_000, "x" * 30_000, "!" * 100),
@@ -46,26 +45,27 @@ def test_ordinary_fractions_are_read_as_fraction_reads_them() -> None:
             bounded_fraction(text)
 
 
-# --- exact, counted ---
+# --- arithmetic of answers ---
 
-COUNTED = {
-    "8/(3 - 8/3)": (Fraction(24), [8, 3, 8, 3]),
-    " -(1 - 25) ": (Fraction(24), [1, 25]),
-    "1/3 + 1/3\n+ 1/3": (Fraction(1), [1, 3, 1, 3, 1, 3]),
-    "+7": (Fraction(7), [7]),
+EXACT = {
+    "8/(3 - 8/3)": Fraction(24),
+    " -(1 - 25) ": Fraction(24),
+    "1/3 + 1/3 + 1/3": Fraction(1),
+    "+7": Fraction(7),
+    "2^3 + 2**(-1)": Fraction(17, 2),
+    r"\frac{\frac12}{3} \times 12": Fraction(2),
+    "2(3 + 1)": Fraction(8),
+    "12.5% = 1/8": Fraction(1, 8),
 }
 
 
-def test_arithmetic_has_its_exact_value_and_its_numbers_and_anything_else_is_refused() -> None:
-    assert {text: evaluate(text) for text in COUNTED} == COUNTED
-    # Powers only where they are asked for.
-    assert evaluate("2**3 + 2**(-1)", ast.Pow) == (Fraction(17, 2), [2, 3, 2, 1])
+def test_arithmetic_has_its_exact_value_and_anything_else_is_refused() -> None:
+    assert {text: exact_value(value_of(text)) for text in EXACT} == EXACT
     for text in [*TEXTS["no arithmetic"], "*".join(["9" * 400] * 20), *LONG]:
         with pytest.raises((ValueError, RecursionError)):
-            raise AssertionError(f"{text[:60]} is {evaluate(text, ast.Pow)}")
-    for text, error in (("2**3", ValueError), ("1/(2 - 2)", ZeroDivisionError)):
-        with pytest.raises(error):
-            evaluate(text)
+            raise AssertionError(f"{text[:60]} is {exact_value(value_of(text))}")
+    with pytest.raises(ZeroDivisionError):
+        exact_value(value_of("1/(2 - 2)"))
 
 
 # --- expressions of sympy ---
