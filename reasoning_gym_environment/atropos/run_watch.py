@@ -149,10 +149,13 @@ class Status:
         return f", about {duration(max(left, 0.0))} left"
 
     def _present(self, ended: Counter[str], waits_for: str, alarms: Sequence[str]) -> str:
-        """`Waits for ...; 31 sent, 12 all wrong in the last 60 s; ALARM stuck_tasks`."""
+        """`Waits for ...; 31 sent, 12 all wrong in the last 60 s; dumps: 37/100 rollouts; ALARM stuck_tasks`."""
         outcomes = ", ".join(f"{count} {outcome_words(name)}" for name, count in ended.items())
         parts = [f"waits for {waits_for}"] if waits_for else []
         parts.append(f"{outcomes or 'no group ended'} in the last {now() - self._period_began:.0f} s")
+        dumps = self._telemetry.dumps.progress()
+        if dumps:
+            parts.append(f"dumps: {dumps}")
         if alarms:
             parts.append(f"ALARM {', '.join(alarms)}")
         text = "; ".join(parts)

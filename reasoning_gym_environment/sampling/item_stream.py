@@ -4,7 +4,7 @@
                                                                                  │    ^
                                 requeued, a bounded number of times  ────────────┴────┘
 
-    a problem of the stream ── answered, graded ──> ItemSource.observe: the curriculum
+    a problem of the stream ── answered, graded ──> ItemSource.observe: the curriculum, once for each item
 
 Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
@@ -53,6 +53,7 @@ ERROR = "error"
 
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
 _COUNTS = TypeAdapter(dict[str, NonNegativeInt])
+_INDICES = TypeAdapter(list[NonNegativeInt])
 
 
 PREFETCH = 4
@@ -220,12 +221,16 @@ class ProblemStream:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """`index` is the first index without a draw; `pending` are the draws whose items are not finished."""
+        """`index` is the first index without a draw; `pending` are the draws whose items are not finished.
+
+        `observed` has the indices of those that the curriculum has seen.
+        """
         ahead = [item.draw for item in self._ahead]
         pending = [*self.pending.draws(), *ahead]
         return {
             "index": self._index,
             "pending": [list(astuple(draw)) for draw in sorted(pending)],
+            "observed": sorted(self.pending.observed),
             "instance": self.instance,
             "skipped": dict(self.skipped),
             "replaced": dict(self.replaced),
@@ -238,10 +243,11 @@ class ProblemStream:
         """
         index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
         pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
+        observed = _INDICES.validate_python(state.get("observed", []))
         skipped = Counter(_COUNTS.validate_python(state.get("skipped", {})))
         replaced = Counter(_COUNTS.validate_python(state.get("replaced", {})))
         self._stop_making()
-        self.pending.restore(self._repeatable(pending))
+        self.pending.restore(self._repeatable(pending), observed)
         self._index = index
         self.instance = str(state.get("instance", self.instance))
         self.skipped = skipped
@@ -373,13 +379,12 @@ class ItemSource:
         self.observe(group.problem, credits)
 
     def observe(self, problem: Problem, credits: Sequence[float]) -> None:
-        """Show the curriculum the scores of a problem's completions, if the problem is pending in this stream.
+        """Show the curriculum the scores of a problem's completions, once for each pending problem.
 
         `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
         of the grader is not the model's failure.
         """
-        pending = self.stream.pending
-        if credits and pending.is_handed_out(problem):
+        if credits and self.stream.pending.note_observed(problem):
             self.learn(problem.task, problem.level, credits)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float]) -> None:

@@ -46,6 +46,8 @@ class PendingItems:
         """The draws whose problems callers hold, by index."""
         self.waiting: deque[Draw] = deque()
         """The draws to repeat before the stream makes a new one, the next first."""
+        self.observed: set[int] = set()
+        """The indices of pending draws whose scores the curriculum has seen. A repetition must not count again."""
         self._failures: Counter[int] = Counter()
         """The failures of pending items, by index."""
         self._failed_in_outage: set[int] = set()
@@ -70,9 +72,10 @@ class PendingItems:
         """Let draws whose items were never handed out be the next ones, in this order."""
         self.waiting.extendleft(reversed(list(draws)))
 
-    def restore(self, draws: Iterable[Draw]) -> None:
+    def restore(self, draws: Iterable[Draw], observed: Iterable[int] = ()) -> None:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
+        self.observed = set(observed)
         self._failures.clear()
         self._failed_in_outage.clear()
         self.waiting = deque(draws)
@@ -93,6 +96,14 @@ class PendingItems:
         if self.is_handed_out(problem):
             del self.handed_out[problem.index]
             self.forget_failures(problem.index)
+            self.observed.discard(problem.index)
+
+    def note_observed(self, problem: Problem) -> bool:
+        """Whether these are the first scores of a problem that a caller holds."""
+        if not self.is_handed_out(problem) or problem.index in self.observed:
+            return False
+        self.observed.add(problem.index)
+        return True
 
     def requeue(self, problem: Problem, *, is_failure: bool = False, in_outage: bool = False) -> bool:
         """Let the stream hand a problem out again, after the items that are already drawn ahead.

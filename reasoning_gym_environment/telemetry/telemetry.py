@@ -347,6 +347,15 @@ class RolloutDumps:
                 values[f"dumps/{kind}_{event}"] = float(counts[f"groups_{event}"])
         return values
 
+    def progress(self) -> str:
+        """How full the open files are, such as `37/100 rollouts, 12/50 FAILED_rollouts`; "" if no file is open."""
+        shares = []
+        for kind in self._counts:
+            log = self._logs.get(kind)
+            if log is not None:
+                shares.append(f"{log.count}/{GROUPS_PER_FILE[kind]} {kind}")
+        return ", ".join(shares)
+
     def state_dict(self) -> dict[str, Any]:
         kinds = {kind: dict(counts) for kind, counts in self._counts.items()}
         return {"run_id": self.run_id, "kinds": kinds}

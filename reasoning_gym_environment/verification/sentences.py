@@ -51,7 +51,7 @@ _HEDGES = frozenset(
     _words(
         """
         not no nor never neither either or if unless except but other than less more fewer least most under over
-        below above about around before after wrong incorrect impossible maybe perhaps possibly possible could may
+        below above about around before after wrong incorrect maybe perhaps possibly possible could may
         might probably likely guess think times half twice double triple dozen hundred thousand million minus
         plus negative
         """
@@ -64,7 +64,7 @@ _FUNCTION_WORDS = frozenset(
         a an the this that these it its he she they his her their my our we i you here so thus hence therefore is are
         was were be been has have had there in of for to by at with from and get gives equals exactly takes does did
         do now only all each every any both will would can should total overall final required needed necessary long
-        took lasted fell falls turns play
+        took fell falls turns stay remain play
         """
     )
 )
@@ -75,7 +75,7 @@ _LABEL_WORDS = frozenset(
         """
         correct answer result solution value output number count contains appears next missing term sum out circuit
         key vital point largest smallest maximum minimum max min satisfies equation reversed backwards figlet font shown
-        outcome detector light length flight call
+        outcome quotient last detector light length flight call
         product difference expression text word following list best name person day time duration relationship message
         representation conclusion form simplifies expanded filtered completed grid matrix board sequence order move
         antiderivative integral indefinite says reads evaluates decrypted sorted
@@ -99,7 +99,7 @@ _UNITS = {
     "minutes": "min",
     r"\barea\b": "cells units",
     "radius|length": "units",
-    r"\b1 bits": "ones one set",
+    r"\b1 bits": "ones one 1s set",
 }
 """A pattern in a question, and the words with which an answer may repeat it."""
 TRUTH: Mapping[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
@@ -182,7 +182,7 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
         elif piece in words:
             is_free = stem in _FUNCTION_WORDS or (is_label and stem in _LABEL_WORDS)
             is_allowed = is_free or stem in vocabulary.known
-        elif vocabulary.signs.issuperset(piece):
+        elif vocabulary.signs.issuperset(piece) or (is_label and piece.strip() == "?"):
             is_allowed = True
         elif is_label:
             is_calculation = re.search(r"\d\)? ?[-+*/^×·−]", piece) is not None
@@ -340,7 +340,7 @@ def _contradicts(reason: str, known: Vocabulary, *, is_true: bool) -> bool:
     )
     if words[:1] == ["that"] or "?" in reason or not _UNDECIDED.isdisjoint(words):
         return True
-    is_quoted = len(words) > 1 and f" {' '.join(_stems(reason))} " in known.question
+    is_quoted = is_true and len(words) > 1 and f" {' '.join(_stems(reason))} " in known.question
     if not words:
         return not is_explained(reason, known)
     if words[0] in _REASONS or is_quoted:
@@ -354,7 +354,7 @@ def _contradicts(reason: str, known: Vocabulary, *, is_true: bool) -> bool:
 _VERDICT = re.compile(r"\b(?:true|yes|false)\b|\Ano\b|\bno\b(?!\s\w)", re.IGNORECASE)
 _CONCLUDES = re.compile(r"\b(?:so|thus|therefore|hence)\b[^.]*\Z", re.IGNORECASE)
 _NEGATION = re.compile(r"\b(?:not|never|impossible)\b|(?<=can)not\b|n't\b", re.IGNORECASE)
-_BEFORE_REASON = re.compile(r"\s*(?:[,.;:–→(\n]|- )\s*[^\W\d_]")
+_BEFORE_REASON = re.compile(r"\s*(?:[,.;:–—→(\n]|- )\s*[^\W\d_]+\W+\w")
 _REASONS = frozenset({"because", "since", "as", "by"})
 _UNDECIDED = frozenset(
     _words("if unless maybe perhaps possibly probably or but however actually wait guess think otherwise")

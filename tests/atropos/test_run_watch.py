@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -37,8 +38,8 @@ def test_a_status_has_at_most_three_lines_and_comes_every_minute(caplog: pytest.
     assert re.match(r"Status: Step 0 of [\d,]+, no step for 2 min; 0\.0 groups", second[0])
 
 
-def test_the_status_of_a_run_with_steps_has_the_time_that_is_left(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, few_polls: None
+def test_the_status_of_a_run_with_steps_has_the_time_that_is_left_and_says_how_full_the_dumps_are(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_polls: None
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(alarms, "RECENT", 16)
@@ -46,10 +47,11 @@ def test_the_status_of_a_run_with_steps_has_the_time_that_is_left(
     def plan(world: World) -> list[Event]:
         return [(10.0, lambda: setattr(world.run.evaluator, "newest", "exact 31.2% at step 0"))]
 
-    serves(310.0, plan)
+    serves(310.0, plan, dump_rollouts=True, data_dumps_dir=str(tmp_path))
     last = statuses(caplog)[-1]
     assert re.match(r"Status: Step \d+ of [\d,]+, about [^;]+ left; [^;]+; exact 31\.2% at step 0$", last[0])
     assert re.search(r"reward [\d.]+% \([+-][\d.]+\), exact [\d.]+% \([+-][\d.]+\), signal", last[1])
+    assert re.search(r"dumps: \d+/100 rollouts", last[2])
 
 
 def test_no_line_is_about_a_single_group(caplog: pytest.LogCaptureFixture) -> None:

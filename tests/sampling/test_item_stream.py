@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ProblemStream
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemSource, ProblemStream
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into
 from reasoning_gym_environment.verification.questions import is_sound
@@ -155,3 +155,34 @@ def test_pending_items_of_tasks_no_longer_served_are_dropped_by_name(caplog: pyt
     source.load_state_dict({"index": 5, "pending": [[2, "gone", None], [3, "gcd", None]]})
     assert source.index == 3
     assert "Pending items of gone are dropped" in caplog.text
+
+
+class Learned(ItemSource):
+    """Notes what the curriculum would learn."""
+
+    tasks: list[str]
+
+    def learn(self, task: str, level: int | None, credits: Sequence[float]) -> None:
+        self.tasks.append(task)
+
+
+def learned(stream: ProblemStream) -> Learned:
+    source = Learned(stream, Curriculum({}), follows_curriculum=True)
+    source.tasks = []
+    return source
+
+
+async def test_an_item_teaches_the_curriculum_once_also_if_it_is_repeated_or_the_process_is_killed() -> None:
+    source = learned(item_source())
+    first, second = await take(source.stream, 2)
+    for _ in range(2):
+        source.observe(first, [1.0])
+    assert source.stream.pending.requeue(first)
+    resumed = learned(item_source())
+    resumed.stream.load_state_dict(source.stream.state_dict())
+    for running in (source, resumed):
+        [again] = [problem for problem in await take(running.stream, 2) if problem.index == first.index]
+        running.observe(again, [1.0])
+    assert source.tasks == [first.task] and not resumed.tasks
+    source.observe(second, [1.0])
+    assert source.tasks == [first.task, second.task]
