@@ -62,11 +62,14 @@ def test_values_are_numbers_clipped_to_the_unit_interval() -> None:
 
 
 def test_a_verifier_that_gives_no_number_in_either_format_is_an_error_worth_zero() -> None:
-    raised = (BAD, RecursionError(), AssertionError(), MemoryError(), SystemExit(0), KeyboardInterrupt())
+    raised = (BAD, RecursionError(), AssertionError(), SystemExit(0), KeyboardInterrupt())
     for raw in (*raised, math.nan, None, "five", [1.0], 10**400):
         verdict = grade(Verifier(raw, raw), ENTRY, "x")
         assert (verdict.value, verdict.failure) == (0.0, Outcome.VERIFIER_ERROR)
         assert verdict.detail
+    # The child process reports that its memory is full.
+    with pytest.raises(MemoryError):
+        grade(Verifier(MemoryError()), ENTRY, "x")
 
 
 # --- with a check ---

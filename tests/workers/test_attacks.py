@@ -59,6 +59,8 @@ def attack(grader: SandboxGrader, tmp_path: Path) -> Attack:
     async def verdict_on(code: str) -> Verdict:
         for name, place in (("marker", marker), ("victim", victim), ("parent", os.getpid())):
             code = code.replace(f"<{name}>", str(place))
+        # A worker that an earlier test has ended is replaced before the attack.
+        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, ["None"]))[0].value == 0.25
         restarts = grader.metrics().get("grading/worker_restarts", 0)
         first, verdict, last = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"])
         assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
