@@ -280,7 +280,10 @@ def _rows_of_lines(plain: str) -> Rows:
 
 
 def number_grid(answer: str) -> tuple[tuple[Fraction | int, ...], ...]:
-    return tuple(tuple(map(_cell, row)) for row in grid(answer))
+    rows = grid(answer)
+    if sum(map(len, rows)) > MAX_ITEMS:
+        raise UnreadableTextError(f"expected at most {MAX_ITEMS} cells")
+    return tuple(tuple(map(_cell, row)) for row in rows)
 
 
 def _cell(text: str) -> Fraction | int:

@@ -35,7 +35,7 @@ def test_kill_9_at_random_moments(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     report = asyncio.run(SCENARIOS["disk_full"](tmp_path))
     assert report["lines_that_are_not_json"] == 0 and report["end"]["exit_code"] == 128 + signal.SIGTERM
-    assert report["groups_received"] >= 80 and report["groups_dropped"] > 0
+    assert report["groups_received"] >= 80
     assert report["groups_dumped"] + report["groups_dropped"] >= report["groups_received"]
 
 
