@@ -43,15 +43,15 @@ def get_json(url: str) -> Any:
     return requests.get(url, timeout=60).json()
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of `condition`; fails the test after PATIENCE_S."""
-    end = time.monotonic() + PATIENCE_S
+def wait_for(condition: Callable[[], Any], what: str, limit_s: float = PATIENCE_S) -> Any:
+    """The first true value of `condition`; fails the test after `limit_s`."""
+    end = time.monotonic() + limit_s
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
         time.sleep(0.1)
-    raise AssertionError(f"waited {PATIENCE_S:.0f} s for {what}")
+    raise AssertionError(f"waited {limit_s:.0f} s for {what}")
 
 
 @contextmanager
