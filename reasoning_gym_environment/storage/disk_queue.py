@@ -45,6 +45,8 @@ class DiskQueue:
         self._waiting: deque[tuple[Any, asyncio.Future[bool]]] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._is_ending = asyncio.Event()
+        self._is_full = False
+        """Whether an offered record was lost since the disk took the last one."""
         self.hangs = False
         """Whether the disk does not answer."""
         self.lost = 0
@@ -72,6 +74,11 @@ class DiskQueue:
         Raises what `append` raises except OSError.
         """
         if len(self._waiting) >= MOST_WAITING:
+            if not self._is_full:
+                logger.warning(
+                    "%d %s wait for the disk. Until it takes them, all others are lost.", MOST_WAITING, self._name
+                )
+                self._is_full = True
             self.lost += 1
             return False
         writing = asyncio.ensure_future(self.put(record))
@@ -125,6 +132,7 @@ class DiskQueue:
             problem = await self._problem_of(record)
             if problem is None:
                 self._outage.over()
+                self._is_full = False
                 return True
             if is_last:
                 return False

@@ -114,6 +114,7 @@ async def test_a_disk_that_hangs_costs_only_the_groups_that_do_not_fit_into_memo
     dumps = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(dumps, *range(5))
     assert dumps.metrics()["dumps/rollouts_dropped"] == 2.0
+    assert caplog.text.count("Until it takes them, all others are lost.") == 1, "the loss is said while it happens"
     answers.set()
     await written(dumps, 3)
     await dumps.close()
