@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from .trainer import SAVE_EVERY, give_to_server
+from .trainer import DTYPE, SAVE_EVERY, give_to_server
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "spell_backward,leg_counting,gcd,chain_sum,basic_arithmetic,letter_counting,products,base_conversion"
@@ -146,7 +146,7 @@ class Training:
         command = [
             str(Path(sys.executable).with_name("vllm")), "serve", self.model, "--served-model-name", SERVED_NAME,
             "--host", "127.0.0.1", "--port", str(self.options.port + 1),
-            "--dtype", "bfloat16", "--max-model-len", str(2 * self.options.max_tokens),
+            "--dtype", str(DTYPE).removeprefix("torch."), "--max-model-len", str(2 * self.options.max_tokens),
             "--max-num-seqs", "128", "--generation-config", "vllm",
         ]  # fmt: skip
         # The development mode has the endpoint that loads weights. Only this machine can reach it.

@@ -43,6 +43,9 @@ MOST_TOKENS = 4096
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
+DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+"""Most processors have no instructions for bfloat16: there, a step in bfloat16 takes ten times as long."""
+
 
 # --- a group of run-api
 
@@ -104,8 +107,8 @@ def checked_group(sent: dict[str, Any], vocabulary: int) -> Group:
 
 
 def load(folder: str | Path) -> tuple[Any, Any]:
-    """The model in bfloat16, on DEVICE, and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(DEVICE)
+    """The model in DTYPE, on DEVICE, and its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE).to(DEVICE)
     if DEVICE == "cuda":
         model.gradient_checkpointing_enable()
         model.train()
