@@ -205,7 +205,7 @@ class Training:
             "--env.include_tasks", self.options.tasks, "--env.seed", str(self.options.seed),
             "--env.max_token_length", str(self.options.max_tokens), "--env.group_size", str(self.options.group_size),
             "--env.batch_size", str(self.options.groups * self.options.group_size),
-            "--env.total_steps", str(steps), "--env.steps_per_eval", str(steps + 1), "--env.use_wandb", "False",
+            "--env.total_steps", str(steps), "--env.steps_per_eval", "0", "--env.use_wandb", "False",
             "--env.run_id", "train", "--env.data_dumps_dir", str(self.out / "dumps"), "--env.dump_rollouts", "True",
             *self.options.settings,
         ]  # fmt: skip
