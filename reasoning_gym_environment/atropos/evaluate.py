@@ -26,13 +26,14 @@ from ..evaluation.questions import EvalSet
 from ..evaluation.results import (
     TASK_TABLE,
     difference_words,
-    exact_by_question,
+    exact,
     print_table,
     result_line,
     summarise,
     task_table,
+    values_by_question,
 )
-from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, FirstEvaluation, grading
+from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, FirstEvaluation
 from ..group import TestItem, problem_of
 from ..records import Problem, Score, outcome_of
 from ..run import Mode, Run
@@ -150,12 +151,12 @@ async def _evaluate_present_model(env: ReasoningGymEnv) -> dict[str, Any]:
 
 def _since_first(run: Run, step: int, samples: Sequence[Mapping[str, Any]]) -> str:
     """A sentence on the difference to the first evaluation of this process; "" for the first one."""
-    exact = exact_by_question(samples)
+    questions = values_by_question(samples, exact)
     first = run.evaluator.first
     if first is None:
-        run.evaluator.first = FirstEvaluation(step, exact)
+        run.evaluator.first = FirstEvaluation(step, questions)
         return ""
-    return f" {difference_words(first.step, first.exact, exact)}."
+    return f" {difference_words(first.step, first.exact, questions)}."
 
 
 async def _write(
@@ -227,7 +228,6 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
         **run.prompts.identity,
         "verification": config.verification,
         "partial_credit": config.partial_credit,
-        "grading": grading(config.verification),
         "reasoning_gym_environment_version": __version__,
     }
     return {**parameters, **questions.describe()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 EvalSample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[EvalSample], "float | None"]
 """A function that returns the number to average for a scored sample, or None if the sample lacks it."""
+
+QuestionKey: TypeAlias = tuple[str, str]
+"""A task, and one of its items."""
 
 TASK_TABLE = "eval/tasks"
 """Name in wandb of the table that `task_table` makes."""
@@ -217,9 +220,9 @@ def _is_scored(sample: EvalSample) -> bool:
     return sample.get("score") is not None
 
 
-def by_question(samples: Iterable[EvalSample]) -> dict[tuple[str, str], list[EvalSample]]:
-    """The samples of each question, including unscored samples. A key is the task and the item: index, seed, text."""
-    groups: dict[tuple[str, str], list[EvalSample]] = {}
+def by_question(samples: Iterable[EvalSample]) -> dict[QuestionKey, list[EvalSample]]:
+    """The samples of each question, including unscored samples. The index, the seed and the text identify an item."""
+    groups: dict[QuestionKey, list[EvalSample]] = {}
     for sample in samples:
         task = str(sample.get("task"))
         parts = [str(sample.get(name)) for name in ("index", "seed", "question_digest")]
@@ -228,7 +231,7 @@ def by_question(samples: Iterable[EvalSample]) -> dict[tuple[str, str], list[Eva
     return groups
 
 
-def as_questions(groups: Mapping[tuple[str, str], Sequence[EvalSample]], measure: Measure) -> list[Question]:
+def as_questions(groups: Mapping[QuestionKey, Sequence[EvalSample]], measure: Measure) -> list[Question]:
     """The `measure` of the scored completions of each question, stratified by task, without missing values."""
     questions = []
     for (task, _), members in groups.items():
@@ -236,6 +239,13 @@ def as_questions(groups: Mapping[tuple[str, str], Sequence[EvalSample]], measure
         known = tuple(value for value in values if value is not None)
         questions.append(Question(task, known))
     return questions
+
+
+def values_by_question(samples: Iterable[EvalSample], measure: Measure) -> dict[QuestionKey, Question]:
+    """The questions that have a value of the measure, by their key."""
+    groups = by_question(samples)
+    questions = as_questions(groups, measure)
+    return {key: question for key, question in zip(groups, questions, strict=True) if question.values}
 
 
 def _pass_at(questions: Sequence[Question]) -> dict[str, Estimate | None]:
@@ -266,13 +276,7 @@ def grouped(samples: Iterable[EvalSample], field: str) -> list[tuple[str, list[E
 # --- text and tables
 
 
-def exact_by_question(samples: Iterable[EvalSample]) -> dict[Hashable, Question]:
-    """Which completions of each question are right."""
-    groups = by_question(samples)
-    return dict(zip(groups, as_questions(groups, exact), strict=True))
-
-
-def difference_words(step: int, before: Mapping[Hashable, Question], after: Mapping[Hashable, Question]) -> str:
+def difference_words(step: int, before: Mapping[Any, Question], after: Mapping[Any, Question]) -> str:
     """How an evaluation differs from the evaluation at `step`, such as `exact +3.1 points [0.4, 5.8] since step 0`."""
     difference = paired_difference(before, after)
     if difference is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -69,7 +69,7 @@ class FirstEvaluation:
     """The right answers of an evaluation, by question, and the trainer's step."""
 
     step: int
-    exact: Mapping[Hashable, Question]
+    exact: Mapping[Any, Question]
 
 
 @dataclass
@@ -258,16 +258,10 @@ IDENTITY_SETTINGS = (
     "max_new_tokens",
     "verification",
     "partial_credit",
-    "grading",
 )
 """Answers belong to the same evaluation if these are equal: its questions, its model, its sampling and its grading."""
 
 REMEDY = "Set env.data_dir_to_save_evals to another folder, or the settings to what they were."
-
-
-def grading(verification: str) -> str:
-    """Name of the grading rule of a `verification` setting."""
-    return "by canonical value" if verification == "strict" else "by reasoning-gym"
 
 
 class AnswerLog:

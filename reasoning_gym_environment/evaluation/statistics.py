@@ -23,6 +23,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import NormalDist, fmean
+from typing import Any
 
 MIN_QUESTIONS = 30
 """With fewer effective questions than this the interval is Wilson's: a normal interval is too short near 0 and 1."""
@@ -82,9 +83,10 @@ def share(questions: Iterable[Question]) -> Estimate | None:
 
 
 def mean_of(questions: Iterable[Question]) -> Estimate | None:
-    """The mean over all completions of values that are never negative, such as lengths; None without any value.
+    """The mean over all completions of values such as lengths; None without any value.
 
-    The interval is the mean +- `half_width`. A single question shows no spread, so its limits are 0 and infinity.
+    The interval is the mean +- `half_width`, without what is below 0. A single question shows no spread, so its limits
+    are 0 and infinity.
     """
     known = _with_values(questions)
     if not known:
@@ -92,7 +94,7 @@ def mean_of(questions: Iterable[Question]) -> Estimate | None:
     values = _all_values(known)
     mean = fmean(values)
     half = half_width(known) if len(known) > 1 else math.inf
-    return Estimate(mean, max(0.0, mean - half), mean + half, len(known))
+    return Estimate(mean, max(min(0.0, mean), mean - half), mean + half, len(known))
 
 
 def _with_values(questions: Iterable[Question]) -> list[Question]:
@@ -217,7 +219,7 @@ def pass_ks(completions: int) -> list[int]:
     return ks
 
 
-def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashable, Question]) -> Estimate | None:
+def paired_difference(first: Mapping[Any, Question], second: Mapping[Any, Question]) -> Estimate | None:
     """Mean of `second` minus `first` over the questions that both have values for; None if there is none.
 
     The values are in [0, 1]. Every question counts once, with the difference of its means. Pairing removes the spread

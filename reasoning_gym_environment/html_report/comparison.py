@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.results import (
-    EvalSample,
-    Measure,
-    as_questions,
-    by_question,
-    correct,
-    exact,
-    grouped,
-    score_of,
-)
+from ..evaluation.results import correct, exact, score_of, values_by_question
 from ..evaluation.statistics import Estimate, Question, paired_difference, share
 from .load import GRADED, RELEASES, SAMPLED, Evaluation
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+MEASURES = {"accuracy": correct, "exact": exact, "mean score": score_of}
 
 
 @dataclass(frozen=True)
@@ -44,10 +38,11 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison. `unpaired` counts questions with a score on one side only, and `differing` says
-    what else differs.
+    """A paired comparison.
 
-    `measures` are over all questions, and `tasks` has the difference of each task in accuracy.
+    `measures` are over all questions: the accuracy, and other measures whose difference is another one. `tasks` has the
+    difference of each task in accuracy. `unpaired` counts questions with a score on one side only, and `differing` says
+    what else differs.
     """
 
     first: str
@@ -57,26 +52,33 @@ class Comparison:
     unpaired: int
     differing: str
 
+    @property
+    def limit(self) -> float:
+        """The end of an axis on which all intervals of the tasks have a place."""
+        return max(abs(end) for row in self.tasks for end in (row.difference.low, row.difference.high))
+
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
     """Raises EnvironmentSetupError unless both have the same questions and the same grading."""
     _check_comparable(first, second)
-    measures = []
-    for name, measure in (("accuracy", correct), ("exact", exact), ("mean score", score_of)):
-        row = difference_of(name, first.samples, second.samples, measure)
+    measures: list[DifferenceRow] = []
+    for name, measure in MEASURES.items():
+        before, after = (values_by_question(side.samples, measure) for side in (first, second))
+        row = difference_of(name, before, after)
         if row is None:
             raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
-        measures.append(row)
+        if row.difference not in [other.difference for other in measures]:
+            measures.append(row)
+    before, after = (values_by_question(side.samples, correct) for side in (first, second))
     tasks = []
-    second_by_task = dict(grouped(second.samples, "task"))
-    for task, samples in grouped(first.samples, "task"):
-        row = difference_of(task, samples, second_by_task.get(task, []), correct)
+    for task in sorted({task for task, _ in before}):
+        row = difference_of(task, {key: question for key, question in before.items() if key[0] == task}, after)
         if row is not None:
             tasks.append(row)
-    tasks.sort(key=lambda row: (not row.is_clear, -abs(row.difference.value), row.name))
-    unpaired = _scored(first.samples, correct).keys() ^ _scored(second.samples, correct).keys()
-    differing = _differing(first, second, {**SAMPLED, **RELEASES})
-    return Comparison(first.name, second.name, measures, tasks, len(unpaired), differing)
+    tasks.sort(key=lambda row: (not row.is_clear, -abs(row.difference.value)))
+    unpaired = len(before.keys() ^ after.keys())
+    differing = _differing(first, second, SAMPLED + RELEASES)
+    return Comparison(first.name, second.name, measures, tasks, unpaired, differing)
 
 
 def _check_comparable(first: Evaluation, second: Evaluation) -> None:
@@ -93,33 +95,19 @@ def _check_comparable(first: Evaluation, second: Evaluation) -> None:
         )
 
 
-def _differing(first: Evaluation, second: Evaluation, labels: Mapping[str, str]) -> str:
-    """The parameters that differ, as text. `labels` has the label of each parameter to compare."""
+def _differing(first: Evaluation, second: Evaluation, names: Sequence[str]) -> str:
+    """Those of these parameters that differ, as text."""
     differing = []
-    for name, label in labels.items():
+    for name in names:
         before = first.parameters.get(name, "unknown")
         after = second.parameters.get(name, "unknown")
         if before != after:
-            differing.append(f"{label} {before} against {after}")
+            differing.append(f"{name} {before} against {after}")
     return ", ".join(differing)
 
 
-def _scored(samples: Iterable[EvalSample], measure: Measure) -> dict[Hashable, Question]:
-    """The questions with at least one scored completion, by their key."""
-    groups = by_question(samples)
-    questions = as_questions(groups, measure)
-    return {key: question for key, question in zip(groups, questions, strict=True) if question.values}
-
-
-def difference_of(
-    name: str,
-    first_samples: Iterable[EvalSample],
-    second_samples: Iterable[EvalSample],
-    measure: Measure,
-) -> DifferenceRow | None:
-    """None if the two sides have no scored question in common."""
-    first = _scored(first_samples, measure)
-    second = _scored(second_samples, measure)
+def difference_of(name: str, first: Mapping[Any, Question], second: Mapping[Any, Question]) -> DifferenceRow | None:
+    """None if the two sides have no question in common. Each question has values."""
     difference = paired_difference(first, second)
     before = share(question for key, question in first.items() if key in second)
     after = share(question for key, question in second.items() if key in first)

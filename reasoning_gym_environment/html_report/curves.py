@@ -1,29 +1,23 @@
-"""The numbers behind the curves of the page: a run over its groups, and its evaluations over the steps of the trainer.
+"""The numbers behind the curves of the page, and its table of tasks.
 
-    LoadedRun ── bins of its groups ─────────────────┐
-    evaluations of one run ── series_of ──> Series ──┴──> points ── curve_of ──> estimates with their intervals
-    both ── task_rows ──> a row for each task: its change, now, and a small curve
-
-All curves are plain data for JSON. None is a gap in a curve.
+LoadedRun ── bins of its groups ──┐
+evaluations of a run, by step ────┴──> Curve: points with estimates ── task_rows ──> a row for each task
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from operator import methodcaller
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..evaluation.results import EvalResults, EvalSample, as_questions, by_question, exact, grouped, scope
-from ..evaluation.statistics import Estimate, Question, mean_of, share
+from ..evaluation.results import EvalSample, as_questions, by_question, correct, scope
+from ..evaluation.statistics import Estimate, mean_of, share
 from ..storage.lines import UNKNOWN, DumpedGroup
 from .load import GRADED, Evaluation, LoadedRun, free_name
-
-Evaluated: TypeAlias = tuple[Evaluation, EvalResults]
-Columns: TypeAlias = dict[str, Any]
 
 MOST_BINS = 24
 """The curves of a run have at most this many points."""
@@ -32,66 +26,100 @@ SMALLEST_BIN = 4
 """Each point of a curve covers at least this many groups."""
 
 
+@dataclass(frozen=True)
+class Point:
+    """Estimates at a place of the axis: at a step of the trainer, or after a number of groups."""
+
+    place: float
+    estimates: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run over its groups, or its evaluations over the steps of the trainer: all tasks, and each task.
+
+    A run also has the groups of each task.
+    """
+
+    name: str
+    axis: str
+    points: Sequence[Point]
+    tasks: Mapping[str, Sequence[Point]]
+    groups: Mapping[str, Sequence[DumpedGroup]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The curves as plain data."""
+        return {
+            "name": self.name,
+            "axis": self.axis,
+            "isHeldOut": not self.groups,
+            "all": _as_json(self.points, OF_ALL),
+            "tasks": {task: _as_json(points, OF_A_TASK) for task, points in self.tasks.items()},
+        }
+
+
+def curves_of(runs: Sequence[LoadedRun], series: Sequence[Sequence[Evaluation]]) -> list[Curve]:
+    """The curves of all runs and of all series of evaluations."""
+    curves = []
+    for run in runs:
+        curves.append(_of_run("training" if len(runs) == 1 else run.name, run))
+    names: list[str] = []
+    for evaluations in series:
+        names.append(free_name(evaluations[0].file.parent.parent, names))
+        curves.append(_of_series("held-out" if len(series) == 1 else f"held-out, {names[-1]}", evaluations))
+    return curves
+
+
 # --- points and their estimates
 
 
-def reward_of(questions: Sequence[Question]) -> Estimate | None:
-    """The mean reward. Rewards of other environments of Atropos may be outside [0, 1], and have no interval."""
-    rewards = [reward for question in questions for reward in question.values]
-    if all(0.0 <= reward <= 1.0 for reward in rewards):
-        return share(questions)
-    return Estimate(fmean(rewards), -math.inf, math.inf, len(questions))
+OF_TRAINING = ("reward", "has_signal", "level")
+"""The estimates that evaluations do not have, by the field of a rollout that they average."""
+
+OF_ALL = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens", *OF_TRAINING)
+OF_A_TASK = ("accuracy", "level")
+"""The estimates that have a curve."""
 
 
-OF_EVALUATIONS = ("accuracy", "exact", "truncated", "format_failures", "completion_tokens")
-OF_TRAINING: Mapping[str, Callable[[Sequence[Question]], Estimate | None]] = {
-    "reward": reward_of,
-    "has_signal": share,
-    "level": mean_of,
-    "staleness": mean_of,
-}
-"""The estimates that have a curve. An estimate of training has the name of the field that it averages."""
-
-Point: TypeAlias = tuple[float | None, int, Sequence[EvalSample]]
-"""The trainer's step, the number of groups so far, and the samples of a point."""
-
-
-def estimates_of(samples: Sequence[EvalSample]) -> dict[str, Estimate | None]:
-    """The estimates of these samples; None without any value."""
+def estimates_of(samples: Sequence[EvalSample]) -> dict[str, Estimate]:
+    """The estimates of these rollouts of training, without those that have no value."""
     groups = by_question(samples)
-    estimates = scope("", "", samples).estimates
-    found = {name: estimates.get(name) for name in OF_EVALUATIONS}
-    for name, estimate in OF_TRAINING.items():
-        found[name] = estimate(as_questions(groups, methodcaller("get", name)))
+    estimates = dict(scope("", "", samples).estimates)
+    for name in OF_TRAINING:
+        mean = share if name == "has_signal" else mean_of
+        found = mean(as_questions(groups, methodcaller("get", name)))
+        if found is not None:
+            estimates[name] = found
+    return estimates
+
+
+def _as_json(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The place of each point, and each estimate with its limits. An infinite limit is None."""
+    found = []
+    for point in points:
+        values: dict[str, Any] = {"place": point.place}
+        for name in names:
+            estimate = point.estimates.get(name)
+            if estimate is not None:
+                limits = (estimate.value, estimate.low, estimate.high)
+                values[name] = [round(limit, 4) if math.isfinite(limit) else None for limit in limits]
+        found.append(values)
     return found
-
-
-def curve_of(points: Sequence[Point]) -> Columns:
-    """The places of the points, and of each estimate the values with their limits."""
-    columns: Columns = {"step": [step for step, *_ in points], "groups": [groups for _, groups, _ in points]}
-    estimates = [estimates_of(samples) for *_, samples in points]
-    for name in (*OF_EVALUATIONS, *OF_TRAINING):
-        columns[name] = {}
-        for limit in ("value", "low", "high"):
-            columns[name][limit] = [_number(getattr(found[name], limit, None)) for found in estimates]
-    return columns
-
-
-def _number(value: float | None) -> float | None:
-    return round(value, 4) if value is not None and math.isfinite(value) else None
 
 
 # --- a run over its groups
 
 
-def run_curves(run: LoadedRun) -> dict[str, Any]:
-    """The columns of a run, and of each of its tasks."""
-    tasks = {task: curve_of(bins_of(groups)) for task, groups in by_task(run).items()}
-    return {"name": run.name, "all": curve_of(bins_of(run.groups)), "tasks": tasks}
+def _of_run(name: str, run: LoadedRun) -> Curve:
+    has_steps = all(group.step is not None for group in run.groups)
+    groups = by_task(run)
+    tasks = {task: points_of(own, has_steps=has_steps) for task, own in groups.items()}
+    axis = "step of the trainer" if has_steps else "groups"
+    return Curve(name, axis, points_of(run.groups, has_steps=has_steps), tasks, groups)
 
 
 def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
-    """The groups of each task, sorted by its name."""
+    """The groups of each task, sorted by its name. Lines of other programs do not name their tasks."""
     groups: dict[str, list[DumpedGroup]] = {}
     for group in run.groups:
         if group.task != UNKNOWN:
@@ -99,17 +127,17 @@ def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
     return dict(sorted(groups.items()))
 
 
-def bins_of(groups: Sequence[DumpedGroup]) -> list[Point]:
+def points_of(groups: Sequence[DumpedGroup], *, has_steps: bool) -> list[Point]:
     """The groups in at most MOST_BINS points of about the same number of groups."""
     # More points than steps would have several points at one place.
-    steps = {group.step for group in groups if group.step is not None}
-    count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN, len(steps) or MOST_BINS))
+    steps = {group.step for group in groups} if has_steps else range(MOST_BINS)
+    count = max(1, min(MOST_BINS, len(groups) // SMALLEST_BIN, len(steps)))
     edges = [number * len(groups) // count for number in range(count + 1)]
-    points: list[Point] = []
+    points = []
     for start, end in pairwise(edges):
-        steps_of_bin = known(group.step for group in groups[start:end])
-        step = round(fmean(steps_of_bin), 4) if steps_of_bin else None
-        points.append((step, end, samples_of(groups[start:end])))
+        own = groups[start:end]
+        place = fmean(group.step or 0.0 for group in own) if has_steps else end
+        points.append(Point(place, estimates_of(samples_of(own))))
     return points
 
 
@@ -121,38 +149,31 @@ def samples_of(groups: Sequence[DumpedGroup]) -> list[EvalSample]:
 # --- the evaluations of a run over the trainer's steps
 
 
-@dataclass(frozen=True)
-class Series:
-    """At least two evaluations of one run, in the order of their steps, with the same questions and grading."""
+def series_of(evaluations: Sequence[Evaluation]) -> tuple[list[list[Evaluation]], list[Evaluation]]:
+    """The series among these evaluations, and the evaluations that are in none.
 
-    name: str
-    points: list[Evaluated]
-
-
-def series_of(evaluations: Sequence[Evaluated]) -> list[Series]:
-    """The series among these evaluations, which are in folders such as `evals/step-25`, and in the order of steps."""
-    groups: dict[tuple[Any, ...], list[Evaluated]] = {}
-    for evaluation, results in evaluations:
-        if evaluation.step is not None:
-            graded = [str(evaluation.parameters.get(name)) for name in GRADED]
-            groups.setdefault((evaluation.folder, evaluation.manifest, *graded), []).append((evaluation, results))
-    found: list[Series] = []
-    for (folder, *_), points in groups.items():
-        if len(points) > 1:
-            found.append(Series(free_name(folder, {series.name for series in found}), points))
-    return found
+    A series has several evaluations in folders such as `evals/step-25`, with the same questions and grading, in the
+    order of their steps.
+    """
+    groups: dict[tuple[Any, ...], list[Evaluation]] = {}
+    for evaluation in evaluations:
+        run = evaluation.name if evaluation.step is None else evaluation.file.parent.parent
+        graded = [str(evaluation.parameters.get(name)) for name in GRADED]
+        groups.setdefault((run, evaluation.manifest, *graded), []).append(evaluation)
+    series = [group for group in groups.values() if len(group) > 1]
+    alone = [group[0] for group in groups.values() if len(group) == 1]
+    return series, alone
 
 
-def series_curves(series: Series) -> dict[str, Any]:
-    """The columns of a series, and of each of its tasks."""
-    whole: list[Point] = []
-    of_tasks: dict[str, list[Point]] = {}
-    for evaluation, _ in series.points:
-        whole.append((evaluation.step, 0, evaluation.samples))
-        for task, samples in grouped(evaluation.samples, "task"):
-            of_tasks.setdefault(task, []).append((evaluation.step, 0, samples))
-    tasks = {task: curve_of(points) for task, points in sorted(of_tasks.items())}
-    return {"name": series.name, "all": curve_of(whole), "tasks": tasks}
+def _of_series(name: str, evaluations: Sequence[Evaluation]) -> Curve:
+    points = []
+    tasks: dict[str, list[Point]] = {}
+    for evaluation in evaluations:
+        step = evaluation.step or 0
+        points.append(Point(step, evaluation.results.overall.estimates))
+        for task in evaluation.results.tasks:
+            tasks.setdefault(task.name, []).append(Point(step, task.estimates))
+    return Curve(name, "step of the trainer", points, tasks)
 
 
 # --- the table of tasks
@@ -160,7 +181,7 @@ def series_curves(series: Series) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task in a run or in a series of evaluations: the known points of its rate of right answers, and its groups.
+    """A task in a curve: the points of its accuracy, and of a run its levels and groups.
 
     `change` is None if it is unknown. `levels` are the first and the last point of the curve of levels. If the
     task `is_held_out`, its rates come from evaluations, which always ask the same questions.
@@ -168,9 +189,9 @@ class TaskRow:
 
     name: str
     source: str
-    rates: Sequence[float]
+    rates: Sequence[float] = ()
     change: float | None = None
-    levels: tuple[float, float] | None = None
+    levels: Sequence[float] = ()
     groups: int | None = None
     without_credit: int | None = None
     is_held_out: bool = False
@@ -178,67 +199,67 @@ class TaskRow:
     @property
     def level_change(self) -> float:
         """How far the level has moved; 0 if it is less than a level."""
-        first, last = self.levels or (0.0, 0.0)
-        return last - first if abs(last - first) >= 1.0 else 0.0
+        change = self.levels[-1] - self.levels[0] if self.levels else 0.0
+        return change if abs(change) >= 1.0 else 0.0
 
     @property
     def moved(self) -> float:
         """How far the task has moved: a level counts as much as ten points."""
         return abs(self.change or 0.0) + 0.1 * abs(self.level_change)
 
-    @property
-    def polyline(self) -> str:
-        """The curve in a box of 100 by 24, as SVG has it."""
-        width = 100 / max(1, len(self.rates) - 1)
-        return " ".join(f"{place * width:.1f},{22 - 20 * rate:.1f}" for place, rate in enumerate(self.rates))
 
-
-def task_rows(runs: Sequence[LoadedRun], series: Sequence[Series]) -> list[TaskRow]:
-    """The tasks of all runs and series. Tasks that moved most come first.
+def task_rows(curves: Sequence[Curve]) -> list[TaskRow]:
+    """The tasks of all curves. Tasks that moved most come first.
 
     With one run and one series, a task has one row, whose rates are held-out if it was evaluated.
     """
-    is_merged = len(runs) < 2 and len(series) < 2
+    held_out = [curve for curve in curves if not curve.groups]
+    is_merged = len(held_out) < 2 and len(curves) - len(held_out) < 2
     rows: dict[tuple[str, str], TaskRow] = {}
-    for run in runs:
-        source = "training" if is_merged else run.name
-        for name, groups in by_task(run).items():
-            rows["" if is_merged else source, name] = _trained(name, source, groups)
-    for one_series in series:
-        source = "held-out" if is_merged else f"held-out, {one_series.name}"
-        for name, columns in series_curves(one_series)["tasks"].items():
-            key = ("" if is_merged else source, name)
-            rates = known(columns["accuracy"]["value"])
-            if rates:
-                row = rows.get(key, TaskRow(name, source, rates))
+    for curve in curves:
+        for name, points in curve.tasks.items():
+            key = (name, "" if is_merged else curve.name)
+            rates = _values(points, "accuracy")
+            if curve.groups:
+                groups = curve.groups[name]
+                rows[key] = TaskRow(
+                    name,
+                    curve.name,
+                    rates,
+                    change=change_at_same_level(groups),
+                    levels=_values(points, "level"),
+                    groups=len(groups),
+                    without_credit=sum(not any(group.rewards) for group in groups),
+                )
+            elif rates:
+                row = rows.get(key, TaskRow(name, curve.name))
                 change = rates[-1] - rates[0]
-                rows[key] = replace(row, source=source, rates=rates, change=change, is_held_out=True)
+                rows[key] = replace(row, source=curve.name, rates=rates, change=change, is_held_out=True)
     return sorted(rows.values(), key=lambda row: (-row.moved, row.change is None, row.name))
 
 
-def _trained(name: str, source: str, groups: Sequence[DumpedGroup]) -> TaskRow:
-    columns = curve_of(bins_of(groups))
-    levels = known(columns["level"]["value"])
-    return TaskRow(
-        name,
-        source,
-        rates=known(columns["exact"]["value"]),
-        change=change_at_same_level(groups),
-        levels=(levels[0], levels[-1]) if levels else None,
-        groups=len(groups),
-        without_credit=sum(not any(group.rewards) for group in groups),
-    )
+def _values(points: Sequence[Point], name: str) -> list[float]:
+    return [point.estimates[name].value for point in points if name in point.estimates]
+
+
+Rates: TypeAlias = dict[float | None, list[float]]
+"""The accuracies of the groups at each level."""
 
 
 def change_at_same_level(groups: Sequence[DumpedGroup]) -> float | None:
-    """How the rate of right answers differs between the two halves of these groups, level by level.
+    """How the accuracy differs between the two halves of these groups, level by level.
 
-    With a curriculum, a model that learns gets harder items, so that its rate over all levels says little. The
+    With a curriculum, a model that learns gets harder items, so that its accuracy over all levels says little. The
     difference of a level counts as often as the level occurs in both halves. None if that is in fewer than SMALLEST_BIN
     groups.
     """
-    middle = len(groups) // 2
-    first, second = _rates_by_level(groups[:middle]), _rates_by_level(groups[middle:])
+    halves: tuple[Rates, Rates] = ({}, {})
+    for number, group in enumerate(groups):
+        scored = [correct(rollout) for rollout in group.rollouts if rollout["score"] is not None]
+        if scored:
+            half = halves[2 * number >= len(groups)]
+            half.setdefault(group.level, []).append(fmean(scored))
+    first, second = halves
     difference = 0.0
     weight = 0
     for level in first.keys() & second.keys():
@@ -246,18 +267,3 @@ def change_at_same_level(groups: Sequence[DumpedGroup]) -> float | None:
         difference += count * (fmean(second[level]) - fmean(first[level]))
         weight += count
     return difference / weight if weight >= SMALLEST_BIN else None
-
-
-def _rates_by_level(groups: Sequence[DumpedGroup]) -> dict[float | None, list[float]]:
-    """The rates of right answers of the groups at each level."""
-    rates: dict[float | None, list[float]] = {}
-    for group in groups:
-        scored = [exact(rollout) for rollout in group.rollouts if rollout["score"] is not None]
-        if scored:
-            rates.setdefault(group.level, []).append(fmean(scored))
-    return rates
-
-
-def known(values: Iterable[float | None]) -> list[float]:
-    """The values without gaps."""
-    return [value for value in values if value is not None]

@@ -8,51 +8,41 @@ memory, so the texts of a rollout stay in its file until the page needs them: `p
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
+from ..evaluation.results import EvalResults, summarise
 from ..evaluation.runner import METRICS, SAMPLES
 from ..storage.append_log import BrokenLineError, read_object
 from ..storage.lines import DUMP_NAME, ROLLOUTS, DumpedGroup, files_of, group_in
 
-logger = logging.getLogger(__name__)
-
 PROCESS = "process"
-"""The kind of a file of `process`. Dumps have the two kinds of storage/lines.py."""
+"""The kind of a file of `process`. Dumps have the kinds of storage/lines.py."""
 
 STEP_FOLDER = re.compile(r"step-(?P<step>\d+)")
 """Name of a folder in which `serve` leaves an evaluation during training."""
 
-SAMPLED = {
-    "temperature": "temperature",
-    "n": "completions a question",
-    "max_new_tokens": "tokens at most",
-}
-"""Parameters of an evaluation that say how its completions were sampled, with labels for readers."""
+SAMPLED = ("temperature", "n", "max_new_tokens")
+"""Parameters of an evaluation that say how its completions were sampled."""
 
-GRADED = {
-    "verification": "verification",
-    "grading": "rule",
-}
-"""Parameters of an evaluation that say how its completions were graded, with labels for readers."""
+GRADED = ("verification",)
+"""Parameters of an evaluation that say how its completions were graded."""
 
-AVERAGED = ("native_score", "num_completion_tokens", "level", "reward", "has_signal", "staleness")
-"""The numbers of a sample beside its score."""
+RELEASES = ("reasoning_gym_environment_version", "reasoning_gym_version")
+"""Parameters of an evaluation that say which releases graded its completions."""
 
-RELEASES = {
-    "reasoning_gym_environment_version": "reasoning_gym_environment",
-    "reasoning_gym_version": "reasoning-gym",
-}
-"""Parameters of an evaluation that say which releases graded its completions, with labels for readers."""
+NUMBERS = ("credit", "num_completion_tokens", "level", "reward")
+"""The numbers of a sample beside its score. Each may be missing."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +64,10 @@ class Evaluation:
     samples: list[dict[str, Any]]
     file: Path
 
-    @property
-    def folder(self) -> Path:
-        """The folder of all evaluations of a run."""
-        return self.file.parent.parent
+    @cached_property
+    def results(self) -> EvalResults:
+        """Raises EnvironmentSetupError if no sample has a score."""
+        return summarise(self.samples)
 
     @property
     def step(self) -> int | None:
@@ -87,24 +77,18 @@ class Evaluation:
 
     @property
     def manifest(self) -> str:
-        """The hash of its questions, or "" if its samples have no hash or several hashes."""
-        manifests = {str(sample.get("manifest") or "") for sample in self.samples}
-        return manifests.pop() if len(manifests) == 1 else ""
+        """The hash of its questions, or "" if its samples have none."""
+        return str(self.samples[0].get("manifest") or "")
 
 
 @dataclass
 class LoadedRun:
-    """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
+    """The dumps of one run, or one file of `process`. `kinds` are of storage/lines.py, or PROCESS."""
 
-    run_id: str
     name: str
     kinds: set[str] = field(default_factory=set)
     groups: list[DumpedGroup] = field(default_factory=list)
-    """In the order in which they were written, and of their items."""
-
-    @property
-    def is_process(self) -> bool:
-        return self.kinds == {PROCESS}
+    """In the order of the trainer's steps, and of their items."""
 
 
 @dataclass(frozen=True)
@@ -122,69 +106,47 @@ def load(paths: Sequence[Path]) -> Sources:
     Raises EnvironmentSetupError for a path that does not exist, and if the files have nothing to show.
     """
     sources = Sources()
-    files: dict[Path, Path] = {}
-    for path in paths:
-        for file in files_of(path):
-            files[file.resolve()] = file
-    for file in files.values():
+    runs: dict[str, LoadedRun] = {}
+    files = [file.resolve() for path in paths for file in files_of(path)]
+    for file in dict.fromkeys(files):
         try:
-            _load_file(file, sources)
+            _load_file(file, sources, runs)
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot read {file}: {error}") from error
-    sources.runs.sort(key=lambda run: run.name)
+    sources.runs.extend(run for run in runs.values() if run.groups)
     for run in sources.runs:
-        run.groups.sort(key=lambda group: (group.written_at or 0.0, group.index))
-    folders = [evaluation.folder for evaluation in sources.evaluations]
-    sources.evaluations.sort(key=lambda evaluation: (folders.index(evaluation.folder), evaluation.step or 0))
-    for name, count in sources.malformed.items():
-        logger.warning("Skipping %d lines of %s that are neither results nor groups.", count, name)
+        run.groups.sort(key=lambda group: (group.step or 0.0, group.index))
+    sources.evaluations.sort(key=lambda evaluation: evaluation.step or 0)
     if not sources.evaluations and not sources.runs:
         raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
     return sources
 
 
-def all_inputs(paths: Sequence[Path]) -> list[Path]:
-    """The files that `load` may read. Raises EnvironmentSetupError for a path that does not exist."""
-    files: list[Path] = []
-    for path in paths:
-        files += files_of(path)
-    return files + [file.with_name(METRICS) for file in files]
-
-
-def _load_file(path: Path, sources: Sources) -> None:
+def _load_file(file: Path, sources: Sources, runs: dict[str, LoadedRun]) -> None:
     """Add the samples of a file to `sources`, and its groups to their run."""
-    resolved = path.resolve()
-    dump = DUMP_NAME.fullmatch(path.name)
-    groups: list[DumpedGroup] = []
-    kinds = set()
+    dump = DUMP_NAME.fullmatch(file.name)
+    run_id = dump["run"] if dump else str(file)
+    if run_id not in runs:
+        taken = [run.name for run in runs.values()]
+        runs[run_id] = LoadedRun(f"{file.parent.name} {run_id[:8]}" if dump else free_name(file.with_suffix(""), taken))
+    run = runs[run_id]
+    folder = file.parent if file.name == SAMPLES else file.with_suffix("")
+    name = free_name(folder, [evaluation.name for evaluation in sources.evaluations])
     samples = []
-    for place, record in _records(path, sources.malformed):
+    for place, record in _records(file, sources.malformed):
         try:
             if "question" in record:
-                samples.append(_without_texts(_checked(record), place))
-            elif "evaluation" not in record:
-                groups.append(_group(record, len(groups), place))
-                kind = dump["kind"] if dump else ROLLOUTS
-                kinds.add(kind if "rollouts" in record else PROCESS)
+                samples.append(_without_texts(_checked(record), place=place, source=name))
+            else:
+                run.groups.append(_group(record, len(run.groups), place, run.name))
+                run.kinds.add(dump["kind"] if dump else ROLLOUTS if "rollouts" in record else PROCESS)
         except BrokenLineError:
-            sources.malformed[str(path)] += 1
-    if groups:
-        run_id = dump["run"] if dump else str(resolved)
-        run = next((run for run in sources.runs if run.run_id == run_id), None)
-        if run is None:
-            name = free_name(resolved.with_suffix(""), {run.name for run in sources.runs})
-            run = LoadedRun(run_id, f"{resolved.parent.name} {run_id[:8]}" if dump else name)
-            sources.runs.append(run)
-        run.groups += groups
-        run.kinds |= kinds
+            sources.malformed[str(file)] += 1
     if samples:
-        model, parameters = _described(path.with_name(METRICS))
-        source = resolved.parent if path.name == SAMPLES else resolved.with_suffix("")
-        name = free_name(source, {evaluation.name for evaluation in sources.evaluations})
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, resolved))
+        sources.evaluations.append(Evaluation(name, *_described(file.with_name(METRICS)), samples, file))
 
 
-def free_name(path: Path, taken: set[str]) -> str:
+def free_name(path: Path, taken: Sequence[str]) -> str:
     """A name for the file or folder at `path` that is not taken."""
     names = [path.name, f"{path.parent.name}/{path.name}"]
     return next((name for name in names if name not in taken), str(path))
@@ -205,21 +167,28 @@ def _records(path: Path, malformed: Counter[str]) -> Iterator[tuple[Place, dict[
                 malformed[str(path)] += 1
 
 
-def _group(record: Mapping[str, Any], number: int, place: Place) -> DumpedGroup:
+def _group(record: Mapping[str, Any], number: int, place: Place, source: str) -> DumpedGroup:
     """The group in a line, without its texts. Raises BrokenLineError."""
     group = group_in(record, number)
-    shared = {"step": group.step, "staleness": group.staleness, "has_signal": float(group.has_signal)}
+    mean = fmean(group.rewards)
     rollouts = []
     for rollout_number, rollout in enumerate(group.rollouts):
-        own = _without_texts(rollout, replace(place, number=rollout_number))
-        rollouts.append({**own, **shared})
+        kept = _without_texts(
+            rollout,
+            place=replace(place, number=rollout_number),
+            source=source,
+            step=group.step,
+            has_signal=float(group.has_signal),
+            advantage=0.0 if rollout["mask_reason"] else rollout["reward"] - mean,
+        )
+        rollouts.append(kept)
     return replace(group, rollouts=tuple(rollouts))
 
 
-def _without_texts(rollout: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """The rollout with its place instead of its texts."""
+def _without_texts(rollout: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The rollout with what the report needs instead of its texts."""
     kept = {name: value for name, value in rollout.items() if name not in ("messages", "question")}
-    return {**kept, "place": place}
+    return {**kept, **more}
 
 
 def _checked(sample: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +197,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
         score = sample["score"]
         # All statistics are of scores in this range. Other environments of Atropos have other scores.
         is_sound = isinstance(sample["task"], str) and (score is None or 0.0 <= score <= 1.0)
-        for name in AVERAGED:
+        for name in NUMBERS:
             value = sample.get(name)
             is_sound = is_sound and (value is None or math.isfinite(value))
         talk_of(sample)

@@ -12,19 +12,18 @@ import base64
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from ..evaluation.results import ScopeResult, summarise
+from ..evaluation.results import EvalResults
 from ..evaluation.statistics import Estimate
 from ..utils.terminal import printable
 from .comparison import Comparison, templates
-from .curves import run_curves, series_curves, series_of, task_rows
-from .load import GRADED, SAMPLED, Evaluation, Sources
+from .curves import curves_of, series_of, task_rows
+from .load import GRADED, RELEASES, SAMPLED, Evaluation, Sources
 from .samples import encode
 from .verdict import verdict
 
@@ -42,14 +41,8 @@ SCRIPTS = (
 )
 """In the order in which the page runs them. Each file of ours uses names of the earlier files."""
 
-FACTS = {
-    "eval_complexity": "difficulty",
-    "eval_seed": "seed",
-    **SAMPLED,
-    **GRADED,
-    "reasoning_gym_version": "reasoning-gym",
-}
-"""Parameters of an evaluation that the page shows above its results, with their labels."""
+FACTS = ("eval_complexity", "eval_seed", *SAMPLED, *GRADED, *RELEASES, "left_out")
+"""Parameters of an evaluation that the page shows above its results."""
 
 COLUMNS = {
     "exact": "exact",
@@ -58,7 +51,7 @@ COLUMNS = {
     "truncated": "cut off",
     "completion_tokens": "tokens",
 }
-"""Estimates of a task that have a column beside its accuracy, with its title."""
+"""Estimates that have a column beside the accuracy, with its title."""
 
 
 def render(
@@ -70,41 +63,30 @@ def render(
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation without any score."""
     environment = templates()
-    for function in (estimate, interval, label, points, place, change_class):
+    for function in (estimate, interval, label, points, place, change_class, facts, columns):
         environment.filters[function.__name__] = function
     scripts = [file.read_text(encoding="utf-8") for file in SCRIPTS]
-    evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
-    series = series_of(evaluations)
-    in_series = {evaluation.name for one_series in series for evaluation, _ in one_series.points}
-    curves = {
-        "series": [series_curves(one_series) for one_series in series],
-        "runs": [run_curves(run) for run in sources.runs],
+    series, alone = series_of(sources.evaluations)
+    curves = curves_of(sources.runs, series)
+    data = {
+        "curves": [curve.as_json() for curve in curves],
         "compared": [comparison.first, comparison.second] if comparison else [],
     }
+    names = [source.name for source in sources.runs or sources.evaluations]
     return environment.get_template("report.html.j2").render(
-        title=title or ", ".join(run.name for run in sources.runs) or "reasoning-gym report",
+        title=title or ", ".join(names[:3]),
         # None of these needs escaping. We wrote styles and scripts, or uPlot's author did; the rest has no markup.
         styles=[Markup(file.read_text(encoding="utf-8")) for file in STYLES],
         scripts=[Markup(script) for script in scripts],
-        curves=Markup(as_inert_json(curves)),
+        data=Markup(as_inert_json(data)),
         blocks=encode(sources, max_rollouts),
         policy=policy(scripts),
-        verdict=verdict(comparison, evaluations, series, sources.runs),
-        evaluations=[
-            {
-                "about": evaluation,
-                "facts": facts(evaluation),
-                "results": results,
-                "failures": format_failures(evaluation),
-                "is_folded": comparison is not None or evaluation.name in in_series,
-                "columns": columns_of_results(results.tasks),
-            }
-            for evaluation, results in evaluations
-        ],
-        series=series,
+        verdict=verdict(comparison, alone, series, sources.runs),
+        evaluations=sources.evaluations,
+        unfolded=[] if comparison else [evaluation.name for evaluation in alone],
+        has_series=bool(series),
         comparison=comparison,
-        limit=axis_limit(comparison) if comparison else 1.0,
-        tasks=task_rows(sources.runs, series),
+        tasks=task_rows(curves),
         runs=sources.runs,
         malformed=sources.malformed,
     )
@@ -132,37 +114,23 @@ def as_inert_json(value: Any) -> str:
 
 
 def facts(evaluation: Evaluation) -> dict[str, str]:
-    """The description of an evaluation: label -> text, without empty texts."""
-    parameters = evaluation.parameters
+    """The description of an evaluation: name -> text, without empty texts."""
     texts = {"model": evaluation.model, "manifest": evaluation.manifest}
-    for name, label_of_name in FACTS.items():
-        texts[label_of_name] = str(parameters.get(name, ""))
-    left_out = parameters.get("left_out")
-    if isinstance(left_out, Mapping):
-        texts["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
-    return {label_of_text: text for label_of_text, text in texts.items() if text}
+    for name in FACTS:
+        value = evaluation.parameters.get(name, "")
+        parts = [f"{task}: {reason}" for task, reason in value.items()] if isinstance(value, Mapping) else [str(value)]
+        texts[name] = "; ".join(parts)
+    return {name: text for name, text in texts.items() if text}
 
 
-def format_failures(evaluation: Evaluation) -> list[tuple[str, int]]:
-    """The reasons for which answers could not be read, with counts, the most frequent first."""
-    reasons = [sample.get("format_failure") for sample in evaluation.samples]
-    return Counter(str(reason) for reason in reasons if reason).most_common()
-
-
-def columns_of_results(scopes: Sequence[ScopeResult]) -> dict[str, str]:
-    """The estimates that have a column in the table of these scopes. Rates that equal the accuracy have none."""
-    columns = dict(COLUMNS)
-    for rate in ("exact", "mean_score"):
-        if all(scope.estimates.get(rate) == scope.accuracy for scope in scopes):
-            del columns[rate]
-    return columns
-
-
-def axis_limit(comparison: Comparison) -> float:
-    """The end of the axis of differences, on which all intervals of the tasks have a place."""
-    limits = [abs(limit) for row in comparison.tasks for limit in (row.difference.low, row.difference.high)]
-    largest = max(limits, default=1.0)
-    return next((limit for limit in (0.1, 0.2, 0.4, 0.6, 0.8) if limit >= largest), 1.0)
+def columns(results: EvalResults) -> dict[str, str]:
+    """The estimates that have a column in the tables of an evaluation. Rates that equal the accuracy have none."""
+    found = {}
+    for name, title in COLUMNS.items():
+        estimate_of_all = results.overall.estimates.get(name)
+        if estimate_of_all not in (None, results.overall.accuracy):
+            found[name] = title
+    return found
 
 
 # --- numbers and names as text

@@ -12,18 +12,18 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeAlias
 
 from ..evaluation.results import by_question
 from ..scoring.extraction import split_for_display
 from ..storage.append_log import read_object
-from ..storage.lines import UNKNOWN, DumpedGroup, group_in
+from ..storage.lines import UNKNOWN, group_in
 from ..thinking import strip_markers
 from .load import Place, Sources, talk_of
 
@@ -35,7 +35,7 @@ CHUNK = 16
 
 Sample: TypeAlias = Mapping[str, Any]
 AskedQuestion: TypeAlias = Sequence[Sample]
-"""The samples of a question, each with its `source`. A sample of training has an `advantage` too."""
+"""The samples of a question."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,11 @@ class SampleBlocks:
 
 def questions_of(sources: Sources) -> list[AskedQuestion]:
     """All questions: first the questions of evaluations, then the groups of training."""
-    evaluated = []
-    for evaluation in sources.evaluations:
-        evaluated += [{**sample, "source": evaluation.name} for sample in evaluation.samples]
+    evaluated = chain.from_iterable(evaluation.samples for evaluation in sources.evaluations)
     questions: list[AskedQuestion] = list(by_question(evaluated).values())
     for run in sources.runs:
-        questions += [_trained(group, run.name) for group in run.groups]
+        questions += [group.rollouts for group in run.groups]
     return questions
-
-
-def _trained(group: DumpedGroup, source: str) -> AskedQuestion:
-    mean = fmean(group.rewards)
-    samples = []
-    for rollout in group.rollouts:
-        advantage = 0.0 if rollout["mask_reason"] else rollout["reward"] - mean
-        samples.append({**rollout, "source": source, "advantage": advantage})
-    return samples
 
 
 def select(questions: Sequence[AskedQuestion], limit: int) -> list[AskedQuestion]:
@@ -73,18 +62,19 @@ def select(questions: Sequence[AskedQuestion], limit: int) -> list[AskedQuestion
 
     They keep their order.
     """
-    queues: dict[tuple[Any, ...], list[int]] = {}
+    seen: Counter[Any] = Counter()
+    turns = []
     for number, samples in enumerate(questions):
-        kinds = frozenset((sample["source"], outcome_of(sample)) for sample in samples)
-        queues.setdefault((samples[0]["task"], kinds), []).append(number)
+        kind = (samples[0]["task"], frozenset((sample["source"], outcome_of(sample)) for sample in samples))
+        turns.append((seen[kind], number))
+        seen[kind] += 1
     kept = []
     size = 0
-    for number in chain.from_iterable(zip_longest(*queues.values())):
-        if number is not None:
-            size += len(questions[number])
-            if size > limit:
-                break
-            kept.append(number)
+    for _, number in sorted(turns):
+        size += len(questions[number])
+        if size > limit:
+            break
+        kept.append(number)
     return [questions[number] for number in sorted(kept)]
 
 
@@ -155,30 +145,24 @@ def _texts_of(samples: AskedQuestion) -> dict[str, Any]:
     """The texts of a question and its samples."""
     # All rollouts of a group are in one line.
     rollouts_at = lru_cache(maxsize=1)(_rollouts_at)
-    found: dict[str, Any] = {}
+    question = ""
     shown = []
     for sample in samples:
         place: Place = sample["place"]
         texts = rollouts_at(place.file, place.start)[place.number]
-        messages, reply = talk_of(texts)
-        prompt = [(message["role"], _cut(message["content"])) for message in messages]
-        if not found:
-            found = {
-                "question": _cut(texts["question"]),
-                "expected": _cut(sample.get("expected_answer")),
-                "prompt": prompt,
-            }
+        prompt, reply = talk_of(texts)
         thinking, rest = split_for_display(reply)
         answer = sample.get("model_parsed")
-        own: dict[str, Any] = {
-            "thinking": _cut(strip_markers(thinking)),
-            "reply": _cut(rest).strip(),
-            "answer": None if answer is None else _cut(answer),
-        }
-        if prompt != found["prompt"]:
-            own["prompt"] = prompt
-        shown.append(own)
-    return {**found, "samples": shown}
+        question = question or _cut(texts["question"])
+        shown.append(
+            {
+                "prompt": [(message["role"], _cut(message["content"])) for message in prompt],
+                "thinking": _cut(strip_markers(thinking)),
+                "reply": _cut(rest).strip(),
+                "answer": None if answer is None else _cut(answer),
+            }
+        )
+    return {"question": question, "expected": _cut(samples[0].get("expected_answer")), "samples": shown}
 
 
 def _rollouts_at(file: Path, start: int) -> Sequence[Sample]:

@@ -5,11 +5,11 @@ samples of an evaluation, or groups of a run ── numbers_of ──> ScoredGro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ..evaluation.results import EvalSample, by_question, correct, exact
+from ..evaluation.results import EvalSample, by_question, correct, exact, values_by_question
 from ..records import UNREADABLE, GroupOutcome, Outcome
 from ..storage.lines import FAILED
 from ..telemetry.alarms import (
@@ -24,8 +24,8 @@ from ..telemetry.alarms import (
     verifier_fails,
 )
 from .comparison import Comparison, DifferenceRow, difference_of, templates
-from .curves import Evaluated, Series, by_task, estimates_of, samples_of
-from .load import LoadedRun
+from .curves import by_task, estimates_of, samples_of
+from .load import Evaluation, LoadedRun
 
 FEWEST_GROUPS = 10
 """The absence of credit in fewer groups is no fault."""
@@ -42,42 +42,49 @@ class Sentence:
 
 def verdict(
     comparison: Comparison | None,
-    evaluations: Sequence[Evaluated],
-    series: Sequence[Series],
+    alone: Sequence[Evaluation],
+    series: Sequence[Sequence[Evaluation]],
     runs: Sequence[LoadedRun],
 ) -> list[Sentence]:
     """All sentences. Of a series, only the last evaluation is searched for faults."""
-    in_series = {evaluation.name for one_series in series for evaluation, _ in one_series.points}
-    alone = [point for point in evaluations if point[0].name not in in_series]
-    newest = [one_series.points[-1] for one_series in series]
     faults: list[tuple[str, Sign, Mapping[str, str]]] = []
-    for evaluation, _ in alone + newest:
+    for evaluation in (*alone, *(evaluations[-1] for evaluations in series)):
         groups = scored_groups(by_question(evaluation.samples).values())
         faults += [(evaluation.name, *fault) for fault in faults_of_completions(groups)]
     for run in runs:
         faults += [(run.name, *fault) for fault in faults_of_run(run)]
-    faults.sort(key=lambda fault: -fault[1].share)
     sentences = []
-    for name, sign, filters in faults:
-        sentences.append(Sentence(f"“{name}”: {sign.text}", True, {"source": name, **filters}))
+    for name, sign, filters in sorted(faults, key=lambda fault: -fault[1].share):
+        own = {"source": name, **filters} if filters else {}
+        sentences.append(Sentence(f"“{name}”: {sign.text}", True, own))
     text = (
         templates()
         .get_template("verdict.txt.j2")
         .render(
             comparison=comparison,
-            evaluations=[] if comparison else [(evaluation.name, results.overall) for evaluation, results in alone],
-            series=[(one_series, _change_in(one_series)) for one_series in series],
+            evaluations=[] if comparison else alone,
+            series=[(evaluations, _change_in(evaluations)) for evaluations in series],
             runs=[(run, estimates_of(samples_of(run.groups))) for run in runs],
         )
     )
     return sentences + [Sentence(line) for line in text.split("\n") if line.strip()]
 
 
+def _change_in(series: Sequence[Evaluation]) -> DifferenceRow | None:
+    """The last evaluation minus the first in accuracy, paired by question."""
+    first, last = (values_by_question(evaluation.samples, correct) for evaluation in (series[0], series[-1]))
+    return difference_of("accuracy", first, last)
+
+
 # --- faults
 
 
-def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[tuple[Sign, Mapping[str, str]]]:
-    """What the rules about completions say of an evaluation or a run, with the filters of the samples."""
+Fault = tuple[Sign, Mapping[str, str]]
+"""A sign, and the filters of the samples that it is about."""
+
+
+def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[Fault]:
+    """What the rules about completions say of an evaluation or a run."""
     found = [
         (unreadable(groups), {"outcome": UNREADABLE}),
         (cut_off(groups), {"failure": "cut off"}),
@@ -87,7 +94,7 @@ def faults_of_completions(groups: Sequence[ScoredGroup]) -> list[tuple[Sign, Map
     return [(sign, filters) for sign, filters in found if sign]
 
 
-def faults_of_run(run: LoadedRun) -> list[tuple[Sign, Mapping[str, str]]]:
+def faults_of_run(run: LoadedRun) -> list[Fault]:
     """What the rules say of the groups of a run, as `serve` would say it with all of them in its window."""
     numbers = {}
     endings = {}
@@ -116,42 +123,37 @@ def without_credit(run: LoadedRun) -> Sign | None:
 
 
 def scored_groups(groups: Iterable[Sequence[EvalSample]]) -> list[ScoredGroup]:
-    """The numbers of these groups, without the groups that have no score."""
-    numbers = map(numbers_of, groups)
-    return [group for group in numbers if group is not None]
+    """The numbers of the samples of each question, without the questions that have no score."""
+    found = []
+    for samples in groups:
+        scored = [sample for sample in samples if sample["score"] is not None]
+        if scored:
+            found.append(numbers_of(scored))
+    return found
 
 
-def numbers_of(samples: Sequence[EvalSample]) -> ScoredGroup | None:
-    """The numbers of the samples of one question, as of a group of training; None if no sample has a score."""
-    scored = [sample for sample in samples if sample["score"] is not None]
-    if not scored:
-        return None
-    answers = []
-    for sample in scored:
-        if sample.get("model_parsed") is not None:
-            answers.append(Answer.of(str(sample["model_parsed"]), is_right=exact(sample) == 1.0))
-    errors = [sample for sample in scored if sample.get("outcome") == Outcome.VERIFIER_ERROR]
+def numbers_of(scored: Sequence[EvalSample]) -> ScoredGroup:
+    """The numbers of the scored samples of one question, as of a group of training."""
+    first = scored[0]
+    errors = sum(sample.get("outcome") == Outcome.VERIFIER_ERROR for sample in scored)
     return ScoredGroup(
-        task=str(scored[0]["task"]),
-        level=scored[0].get("level"),
+        task=str(first["task"]),
+        level=first.get("level"),
         # A file may hold any values, also such as have no hash.
-        item=hash(f"{scored[0].get('index')} {scored[0].get('question_digest')}"),
+        item=hash(f"{first.get('index')} {first.get('question_digest')}"),
         completions=len(scored),
         exact=sum(exact(sample) == 1.0 for sample in scored),
         unreadable=sum(sample.get("outcome") == UNREADABLE for sample in scored),
         cut_off=sum(sample.get("finish_reason") == "length" for sample in scored),
         reward=fmean(sample.get("reward", sample["score"]) for sample in scored),
-        has_signal=bool(scored[0].get("has_signal")),
-        answers=answers,
-        verifier_errors=len(errors),
-        verifier_error=str(errors[0].get("explanation") or "see the log of the run") if errors else "",
+        has_signal=bool(first.get("has_signal")),
+        answers=list(_answers(scored)),
+        verifier_errors=errors,
+        verifier_error="see the log of the run" if errors else "",
     )
 
 
-# --- results
-
-
-def _change_in(series: Series) -> DifferenceRow | None:
-    """The last evaluation of the series minus its first in accuracy, paired by question."""
-    (first, _), *_, (last, _) = series.points
-    return difference_of("accuracy", first.samples, last.samples, correct)
+def _answers(scored: Iterable[EvalSample]) -> Iterator[Answer]:
+    for sample in scored:
+        if sample.get("model_parsed") is not None:
+            yield Answer.of(str(sample["model_parsed"]), is_right=exact(sample) == 1.0)

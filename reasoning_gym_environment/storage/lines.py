@@ -253,12 +253,8 @@ class DumpedGroup:
     rollouts: tuple[dict[str, Any], ...]
     is_held_out: bool = False
     """Whether the question is for evaluation only."""
-    staleness: float | None = None
-    """Steps of the trainer from the start of sampling to the score, or None if unknown."""
     step: float | None = None
     """The trainer's step when the group was scored, or None without a trainer."""
-    written_at: float | None = None
-    """Seconds since the epoch, or None if the file does not say when the group was written."""
 
     @property
     def has_signal(self) -> bool:
@@ -338,9 +334,7 @@ def _group(record: Mapping[str, Any], number: int) -> DumpedGroup:
         rewards=rewards,
         rollouts=tuple(samples),
         is_held_out=bool(record.get("is_held_out", is_held_out(question))),
-        staleness=_staleness(record),
         step=_number(record.get("scored_at_step")),
-        written_at=_number(record.get("written_at")),
     )
 
 
@@ -351,12 +345,6 @@ def _rollouts(record: Mapping[str, Any]) -> list[tuple[dict[str, Any], list[dict
     conversations = record["messages"]
     details = record.get("rollout_details") or [{} for _ in conversations]
     return list(zip(details, conversations, strict=True))
-
-
-def _staleness(record: Mapping[str, Any]) -> float | None:
-    sampled = _number(record.get("sampled_at_step"))
-    scored = _number(record.get("scored_at_step"))
-    return None if sampled is None or scored is None else scored - sampled
 
 
 def _sample(rollout: Mapping[str, Any], conversation: list[dict[str, str]], reward: float) -> dict[str, Any]:

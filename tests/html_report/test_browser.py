@@ -62,7 +62,7 @@ async def test_all_pages_are_drawn_at_every_width_light_and_dark(folder: Path, t
             picture.write_bytes(await page.picture(width=width))
             assert picture.stat().st_size > 50_000, case
             curves = await page.value("document.querySelectorAll('#curves canvas').length")
-            assert curves >= {"run": 7, "attacks": 4, "compare": 0}[name], case
+            assert curves >= {"run": 6, "attacks": 4, "compare": 0}[name], case
             height = await page.value("document.documentElement.scrollHeight")
             assert height < {420: 6500, 1400: 4200, 2200: 3600}[width], case
         assert page.mistakes == []
@@ -141,8 +141,6 @@ async def test_filters_find_what_the_numbers_say(folder: Path) -> None:
         expected = sum(sample["outcome"] == "format_failure" for sample in first.samples)
         unreadable = {"source": "before", "against": "", "outcome": "format_failure"}
         assert await count(page, **unreadable) == expected
-        right = [sample for sample in first.samples if sample["model_parsed"] == "37"]
-        assert await count(page, source="before", against="", answer="37") == len(right)
         assert page.mistakes == []
 
 

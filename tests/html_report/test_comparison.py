@@ -59,6 +59,6 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
     first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
     assert compare(first, second).differing == ""
     warmer = replace(second, parameters={**second.parameters, "temperature": 0.1, "max_new_tokens": 512})
-    assert compare(first, warmer).differing == "temperature 0.6 against 0.1, tokens at most unknown against 512"
+    assert compare(first, warmer).differing == "temperature 0.6 against 0.1, max_new_tokens unknown against 512"
     newer = replace(second, parameters={**second.parameters, "reasoning_gym_version": "0.1.26"})
-    assert compare(first, newer).differing == "reasoning-gym 0.1.25 against 0.1.26"
+    assert compare(first, newer).differing == "reasoning_gym_version 0.1.25 against 0.1.26"

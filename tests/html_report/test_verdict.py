@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.html_report.curves import series_of, task_rows
+from reasoning_gym_environment.html_report.curves import curves_of, series_of, task_rows
 from reasoning_gym_environment.html_report.load import load
 from reasoning_gym_environment.html_report.page import render
 from reasoning_gym_environment.html_report.verdict import Sentence, verdict
@@ -23,8 +22,8 @@ Change = Callable[[dict[str, Any]], None]
 
 def sentences(path: Path) -> list[Sentence]:
     sources = load([path])
-    evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
-    return verdict(None, evaluations, series_of(evaluations), sources.runs)
+    series, alone = series_of(sources.evaluations)
+    return verdict(None, alone, series, sources.runs)
 
 
 def change_all(path: Path, change: Change) -> None:
@@ -72,7 +71,7 @@ def test_an_alarm_of_an_evaluation_comes_first(
     change_all(path, change)
     first, *others = sentences(path)
     assert first.text.startswith(expected) and first.is_alarm
-    assert first.filters == {"source": "model", **filters}
+    assert first.filters == ({"source": "model", **filters} if filters else {})
     assert "of 100 questions right" in others[0].text and not others[0].is_alarm
 
 
@@ -89,7 +88,7 @@ def test_a_run_without_any_readable_answer_has_the_alarms_and_one_result(tmp_pat
     told = [sentence.text for sentence in sentences(path)]
     assert "100% of 480 completions have no readable answer" in told[0]
     assert "60 of 60 groups are without credit: none of their completions earns anything" in told[1]
-    assert "60 dumped groups of 6 tasks, 480 completions, 0.0% of them right, mean reward 0.00" in told[2]
+    assert "60 groups of 6 tasks, 480 completions, 0.0% of them right, mean reward 0.00" in told[2]
     assert len(told) == 3
     page = render(load([path]), title="t", max_rollouts=9)
     assert 'class="alarm"' in page and "#samples?source=" in page
@@ -134,36 +133,37 @@ def test_few_samples_are_no_alarm(tmp_path: Path) -> None:
 
 def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    stuck, held_out, result = [sentence.text for sentence in sentences(run)]
+    stuck, rose, result = [sentence.text for sentence in sentences(run)]
     assert "No answer was right in the last 16 groups or more of ab, at the lowest level." in stuck
-    assert held_out.startswith("Held-out accuracy rose from ")
-    assert "at step 0 to " in held_out and "at step 150" in held_out
-    assert "600 dumped groups of 12 tasks, 4,800 completions, " in result
+    assert rose.startswith("Held-out accuracy rose from ")
+    assert "at step 0 to " in rose and "at step 150" in rose
+    assert "600 groups of 12 tasks, 4,800 completions, " in result
     page = Page(render(load([run]), title="t", max_rollouts=9999))
-    [series] = page.curves["series"]
-    assert series["all"]["step"] == [0, 37, 75, 112, 150]
-    accuracy = series["all"]["accuracy"]
-    for low, value, high in zip(accuracy["low"], accuracy["value"], accuracy["high"], strict=True):
+    held_out = next(curve for curve in page.curves["curves"] if curve["isHeldOut"])
+    trained = next(curve for curve in page.curves["curves"] if not curve["isHeldOut"])
+    assert [point["place"] for point in held_out["all"]] == [0, 37, 75, 112, 150]
+    for point in held_out["all"]:
+        value, low, high = point["accuracy"]
         assert low < value < high
-    [curves] = page.curves["runs"]
-    assert len(curves["tasks"]) == len(series["tasks"]) == 12
-    assert set(curves["all"]) >= {"groups", "step", "reward", "exact", "has_signal", "format_failures", "level"}
-    assert curves["all"]["step"] == sorted(curves["all"]["step"])
+    assert len(trained["tasks"]) == len(held_out["tasks"]) == 12
+    assert set(trained["all"][0]) >= {"reward", "accuracy", "exact", "has_signal", "format_failures", "level"}
+    places = [point["place"] for point in trained["all"]]
+    assert trained["axis"] == "step of the trainer" and places == sorted(places)
 
 
 def test_the_table_of_tasks_has_each_task_once_and_begins_with_what_changed_most(tmp_path: Path) -> None:
     sources = load([write_run(tmp_path / "run")])
-    evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
-    rows = task_rows(sources.runs, series_of(evaluations))
+    series, _ = series_of(sources.evaluations)
+    rows = task_rows(curves_of(sources.runs, series))
     moved = [row.moved for row in rows]
     assert moved == sorted(moved, reverse=True) and moved[0] > 0.2
     assert len({row.name for row in rows}) == len(rows) == 12
     assert {(row.source, row.groups) for row in rows} == {("held-out", 50)}
-    trained = task_rows(sources.runs, [])
+    trained = task_rows(curves_of(sources.runs, []))
     assert {row.source for row in trained} == {"training"}
     [stuck] = [row for row in trained if row.without_credit == row.groups]
     assert (stuck.name, stuck.change) == ("ab", 0.0)
-    several = task_rows([*sources.runs, *load([write_dump(tmp_path / "other", groups=20)]).runs], [])
+    several = task_rows(curves_of([*sources.runs, *load([write_dump(tmp_path / "other", groups=20)]).runs], []))
     assert {row.source for row in several} == {"run run", "other run"}
     assert several[-1].change is None, "too few groups for a curve"
 
@@ -176,12 +176,12 @@ def test_the_change_of_a_task_compares_its_groups_at_the_same_level(tmp_path: Pa
         level = 0 if index < 10 else 1 if index < 30 else 2
         right = {0: 8, 1: 4 if index < 20 else 6, 2: 2}[level]
         lines.append(group_line("gcd", index, level, [1.0] * right + [0.0] * (8 - right), random))
-    [row] = task_rows(load([write_lines(tmp_path / "dump.jsonl", lines)]).runs, [])
+    [row] = task_rows(curves_of(load([write_lines(tmp_path / "dump.jsonl", lines)]).runs, []))
     assert row.rates[0] > row.rates[-1]
     assert row.change == pytest.approx(0.25)
-    assert (row.levels, row.level_change) == ((0.0, 2.0), 2.0)
+    assert (row.levels[0], row.levels[-1], row.level_change) == (0.0, 2.0, 2.0)
     # Without a common level there is no change to show.
     for line in lines[20:]:
         line["level"] += 5
-    [row] = task_rows(load([write_lines(tmp_path / "dump.jsonl", lines)]).runs, [])
-    assert row.change is None and row.levels == (0.0, 7.0)
+    [row] = task_rows(curves_of(load([write_lines(tmp_path / "dump.jsonl", lines)]).runs, []))
+    assert row.change is None and (row.levels[0], row.levels[-1]) == (0.0, 7.0)

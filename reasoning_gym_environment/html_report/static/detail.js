@@ -69,7 +69,7 @@ const Detail = (() => {
       found.append(folded(title, own.thinking.length < SHORT, Page.element("pre", "", own.thinking)));
     }
     found.append(part("Reply", own.reply));
-    if (own.prompt) found.append(promptOf(own.prompt));
+    found.append(promptOf(own.prompt));
     return found;
   };
 
@@ -97,7 +97,6 @@ const Detail = (() => {
       part("Question", texts.question),
       part("Expected answer", texts.expected, "answer"),
       columns,
-      promptOf(texts.prompt),
     );
     aside.hidden = false;
     aside.scrollTop = 0;

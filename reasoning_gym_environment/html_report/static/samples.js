@@ -10,7 +10,7 @@
   const rows = document.getElementById("rows");
   const heads = document.getElementById("heads");
   const count = document.getElementById("count");
-  const FIELDS = ["q", "answer", "source", "against", "relation", "task", "level", "outcome", "failure", "sort"];
+  const FIELDS = ["q", "source", "against", "relation", "task", "level", "outcome", "failure", "sort"];
   const RIGHT = 0.5;
   const ROWS = 50;
   // A search shows how far it is after so many rows.
@@ -95,10 +95,9 @@
     "-tokens": (a, b) => (b[0].tokens ?? 0) - (a[0].tokens ?? 0),
   };
 
-  const matches = (texts, own, words, answer) => {
-    if (answer && own.answer !== answer) return false;
+  const matches = (texts, own, words) => {
     const all = [texts.question, texts.expected, own.thinking, own.reply, own.answer];
-    return !words || all.some((text) => text?.toLowerCase().includes(words));
+    return all.some((text) => text?.toLowerCase().includes(words));
   };
 
   let searches = 0;
@@ -108,12 +107,12 @@
     searches += 1;
     const turn = searches;
     const words = values.q.toLowerCase();
-    if (!words && !values.answer) return candidates;
+    if (!words) return candidates;
     const kept = [];
     for (const [place, row] of candidates.entries()) {
       const texts = await Store.load(row[0].question);
       if (turn !== searches) return null;
-      if (row.some((sample) => matches(texts, texts.samples[sample.place], words, values.answer))) kept.push(row);
+      if (row.some((sample) => matches(texts, texts.samples[sample.place], words))) kept.push(row);
       if (place % SEARCHED === 0) {
         const share = Math.round((100 * place) / candidates.length);
         count.textContent = `searching: ${share}%, ${kept.length.toLocaleString("en")} found`;
@@ -270,7 +269,7 @@
   // The page of a comparison begins with its two sources side by side.
   const show = async () => {
     const state = Page.state();
-    const [source, against] = state.has("source") ? [] : Runs.curves.compared;
+    const [source, against] = state.has("source") ? [] : Runs.compared;
     const defaults = { source, against };
     for (const name of FIELDS) form.elements[name].value = state.get(name) ?? defaults[name] ?? "";
     const opened = state.get("open");
