@@ -279,7 +279,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--questions", type=int, default=40, help="held-out questions of each task")
     parser.add_argument("--eval-complexity", default="0", help="their difficulty, 0 to 1; none: default configs")
     parser.add_argument("--seed", type=int, default=42, help="of the items")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads on the processor")
+    # The other processes need a core: two threads that share one with them wait for each other at every layer.
+    threads = max(1, (os.cpu_count() or 2) - 1)
+    parser.add_argument("--threads", type=int, default=threads, help="threads of vLLM and torch on a processor")
     parser.add_argument("--shuffle-rewards", action="store_true", help="a control, in which nothing can be learned")
     parser.add_argument("--port", type=int, default=9810, help="port of run-api; vLLM has the next one")
     parser.add_argument("--bin", type=Path, default=ROOT / ".venv" / "bin", help="folder of the project's commands")

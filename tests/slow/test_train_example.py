@@ -26,7 +26,7 @@ def command(out: Path, steps: int) -> list[str]:
     It is rarely right, so groups with equal rewards are sent too. Otherwise the first step would be a matter of luck.
     """
     sizes = f"--steps {steps} --groups 2 --group-size 4 --questions 2 --cold-start 0 --max-tokens 256".split()
-    module = ["-m", "examples.train", "--model", "small", "--tasks", "gcd,leg_counting", "--threads", "1"]
+    module = ["-m", "examples.train", "--model", "small", "--tasks", "isomorphic_strings,syllogism", "--threads", "1"]
     settings = ["--env.answer_format", "text", "--env.ensure_scores_are_not_same", "False"]
     return [*module, *sizes, "--out", str(out), "--", *settings]
 
