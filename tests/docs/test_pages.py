@@ -115,8 +115,6 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
     assert blocks
     # The reader is in the checkout.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    # The function for OpenRLHF makes tensors, and OpenRLHF brings torch.
-    (tmp_path / "torch.py").write_text("tensor = list\n", encoding="utf-8")
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
