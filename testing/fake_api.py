@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,11 +35,6 @@ class FakeApi(SimulatedApi):
         self.disconnected: list[int] = []
         """The numbers of environments that were signed off."""
         self.posts = 0
-        self.takes: int | None = None
-        """The number of groups that are accepted. The requests with further groups wait. None: all are accepted."""
-        self.held = 0
-        """The number of groups that wait."""
-        self._is_stopping = asyncio.Event()
         self.address = ""
 
     async def listen(self) -> None:
@@ -51,7 +45,6 @@ class FakeApi(SimulatedApi):
         self.address = f"http://127.0.0.1:{self._server.port}"
 
     async def close(self) -> None:
-        self._is_stopping.set()
         await self._server.close()
 
     def change(self, **values: Any) -> None:
@@ -78,9 +71,6 @@ class FakeApi(SimulatedApi):
         if failure is not None:
             return web.Response(status=failure, text=self.text)
         if path == "/scored_data":
-            if len(self.groups) == self.takes:
-                self.held += 1
-                await self._is_stopping.wait()
             self.groups.append(body)
         if path == "/disconnect-env":
             self.disconnected.append(body["env_id"])

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import decimal
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+from reasoning_gym_environment import runtime
 from reasoning_gym_environment.errors import GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -80,3 +83,10 @@ class InProcessGenerator(_InProcess):
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
         return entry
+
+
+@contextmanager
+def in_process_workers(generator: type[InProcessGenerator] = InProcessGenerator) -> Iterator[None]:
+    """Environments and `Tasks` that are made in this block generate and grade in this process."""
+    with mock.patch.multiple(runtime, SandboxGrader=InProcessGrader, ProcessGenerator=generator):
+        yield

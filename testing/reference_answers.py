@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from benchmarks.questions.solution import Solver
+from benchmarks.questions.solvers import puzzles
 from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
-from reasoning_gym_environment.verification.logic import is_conclusion, joined_premises, short_formulas
 from reasoning_gym_environment.verification.questions import is_sound
 
 Item = Mapping[str, Any]
-_Square = tuple[float, float]
 
 
 def is_right(task: str, entry: Item, answer: str) -> bool:
@@ -23,11 +21,10 @@ def is_right(task: str, entry: Item, answer: str) -> bool:
 
 
 def reference_answer(task: str, entry: Item) -> str | None:
-    """A right answer to `entry`: its own, or one made from its metadata, or None.
+    """A right answer to `entry`: its own, or one that a solver finds, or None.
 
     An unsolved integral is not an answer, even if it is the key of the item, and neither is a wrong key. There is no
-    answer for cubes of sizes other than 3. In propositional_logic, there is none if the premises contradict each other,
-    or if no short formula follows from them, except a premise itself.
+    answer for cubes of sizes other than 3, nor for premises from which no short formula follows.
     """
     if task == "intermediate_integration" and "Integral" in entry["answer"]:
         return _antiderivative(entry)
@@ -46,75 +43,29 @@ def _antiderivative(entry: Item) -> str:
     return str(sympy.integrate(integrand, variable))
 
 
-def _conclusion(entry: Item) -> str | None:
-    """A formula of one or two letters, if premises that do not contradict each other say it in more signs."""
-    letters, joined = entry["metadata"]["variables"], joined_premises(entry)
-    right = (
-        formula for formula in short_formulas(letters) if 0 not in joined and is_conclusion(formula, letters, joined)
-    )
-    return next(right, None)
-
-
-def _box_plan(entry: Item) -> str:
-    """Move the boxes in order: each along its column, then along its row, then onto its target."""
-    squares = {_square(place): items for place, items in entry["metadata"]["initial_state"].items()}
-    targets = [(square, item) for square, items in squares.items() for item in items if item.startswith("target_")]
-    steps: list[dict[str, str]] = []
-    for start, items in squares.items():
-        for box in (item for item in items if item.startswith("box_")):
-            goal, target = next(pair for pair in targets if pair[1] == box.replace("box_", "target_", 1))
-            targets.remove((goal, target))
-            here = start
-            while here != goal:
-                following = _one_step(here, goal)
-                steps.append(_order(here, box, following))
-                here = following
-            steps.append(_order(here, box, target))
-    return json.dumps(steps)
-
-
-def _order(here: _Square, box: str, to: _Square | str) -> dict[str, str]:
-    """To the agent of a square, to move a box to a square beside it or onto a target."""
-    aim = to if isinstance(to, str) else f"square[{to[0]}, {to[1]}]"
-    return {f"Agent[{here[0]}, {here[1]}]": f"move({box}, {aim})"}
-
-
-def _square(place: str) -> _Square:
-    row, column = place.split("_")
-    return float(row), float(column)
-
-
-def _one_step(square: _Square, goal: _Square) -> _Square:
-    row, column = square
-    if row != goal[0]:
-        return row + (1.0 if goal[0] > row else -1.0), column
-    return row, column + (1.0 if goal[1] > column else -1.0)
-
-
 _BOARD_SIZE = 6
 
 
 def _way_out(entry: Item) -> str | None:
-    """The cars moved one square at a time, tried breadth first; None where that takes too long.
+    """The cars moved one square at a time; None where the search takes too long.
 
     A board is its 36 squares: a letter for each car, `o` for an empty square, and `x` for a wall.
     """
     first = entry["metadata"]["board_config"]
     cars = sorted(set(first) - {"o", "x"})
-    waiting, seen = deque([(first, "")]), {first}
-    while waiting and len(seen) < _MOST_BOARDS:
-        board, moves = waiting.popleft()
-        if (board.rindex("A") + 1) % _BOARD_SIZE == 0:
-            return moves.strip()
+
+    def steps(board: str) -> Iterator[tuple[str, str]]:
         for index, car in enumerate(cars):
             # The question names the cars in this order, and some boards skip letters.
             name = chr(ord("A") + index)
             for sign in "+-":
-                after = _moved(board, car, sign)
-                if after not in seen:
-                    seen.add(after)
-                    waiting.append((after, f"{moves} {name}{sign}1"))
-    return None
+                yield f"{name}{sign}1", _moved(board, car, sign)
+
+    def is_out(board: str) -> bool:
+        return (board.rindex("A") + 1) % _BOARD_SIZE == 0
+
+    moves = puzzles.shortest_walk(first, steps, is_out, _MOST_BOARDS)
+    return None if moves is None else " ".join(moves)
 
 
 def _moved(board: str, car: str, sign: str) -> str:
@@ -136,10 +87,16 @@ def _moved(board: str, car: str, sign: str) -> str:
 
 _MOST_BOARDS = 200_000
 
+
+def _solved(solver: Solver) -> Callable[[Item], str | None]:
+    """The first answer of a solver that reads the question."""
+    return lambda entry: next(iter(solver(entry["question"]).answers), None)
+
+
 _CONSTRUCTED: Mapping[str, Callable[[Item], str | None]] = {
-    "boxnet": _box_plan,
-    "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
-    "propositional_logic": _conclusion,
+    "boxnet": _solved(puzzles.boxnet),
+    "graph_color": _solved(puzzles.graph_color),
+    "propositional_logic": _solved(puzzles.propositional_logic),
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,
     "rush_hour": _way_out,
 }

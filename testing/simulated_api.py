@@ -6,10 +6,12 @@ atroposlib keeps the state of run-api in a global variable, so a process can sim
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from atroposlib.api import server as run_api
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.datastructures import State
 
@@ -208,7 +210,7 @@ class SimulatedApi:
 
     def _answer(self, path: str, body: Mapping[str, Any], owner: Any) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = called(self._handler(path, body))
+            answer: dict[str, Any] = called(endpoint(path, body))
         except ValidationError as error:
             raise ApiRefusedError(str(error), code=422) from error
         except (AttributeError, IndexError, ZeroDivisionError) as error:
@@ -219,21 +221,18 @@ class SimulatedApi:
             self.signed_off.append((self.owners.get(body["env_id"]), owner))
         return answer
 
-    def _handler(self, path: str, body: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
-        match path:
-            case "/register-env":
-                return run_api.register_env_url(run_api.RegisterEnv(**body))
-            case "/status-env":
-                return run_api.get_status_env(run_api.EnvIdentifier(**body))
-            case "/disconnect-env":
-                return run_api.disconnect_env(run_api.EnvIdentifier(**body))
-            case "/scored_data":
-                return run_api.scored_data(run_api.ScoredData(**body))
-            case "/wandb_info":
-                return run_api.wandb_info()
-            case "/info":
-                return run_api.info()
-        raise AssertionError(f"run-api has no {path}")
+
+ENDPOINTS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    route.path: route.endpoint for route in run_api.app.routes if isinstance(route, APIRoute)
+}
+"""The functions of atroposlib by their path. Each takes nothing, or the body of the request."""
+
+
+def endpoint(path: str, body: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+    """The answer of run-api. Raises ValidationError for another body."""
+    function = ENDPOINTS[path]
+    models = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
+    return function(*(model(**body) for model in models))
 
 
 class Link(Transport):

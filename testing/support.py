@@ -82,20 +82,21 @@ def run(arguments: list[str], cwd: Path, **env: str) -> subprocess.CompletedProc
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)
 
 
+def answers(url: str) -> bool:
+    """Whether a server answers at this address."""
+    with suppress(requests.RequestException):
+        return requests.get(url, timeout=60).ok
+    return False
+
+
 @contextmanager
 def trajectory_api(tmp_path: Path) -> Iterator[str]:
     """atroposlib's real run-api on a free port."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        with suppress(requests.RequestException):
-            return requests.get(url, timeout=60).ok
-        return False
-
     arguments = ["-m", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port", str(port)]
     with running(arguments, tmp_path / "run-api.log", tmp_path):
-        wait_for(answers, "run-api")
+        wait_for(lambda: answers(url), "run-api")
         yield url
 
 

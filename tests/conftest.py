@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
 from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from testing.in_process import InProcessGenerator, InProcessGrader
+from testing.in_process import in_process_workers
 from testing.inference_server import ThreadedMockServer
 from testing.support import AddingStudent
 from testing.wheel import build_wheel
@@ -156,23 +156,19 @@ def _forget_own_datasets(keep: dict[str, Any]) -> None:
             del sys.modules[name]
 
 
-@pytest.fixture
-def in_process_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="in_process_workers")
+def _in_process_workers() -> Iterator[None]:
     """Environments grade and generate items in this process."""
-    from reasoning_gym_environment import runtime
-
-    monkeypatch.setattr(runtime, "SandboxGrader", InProcessGrader)
-    monkeypatch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+    with in_process_workers():
+        yield
 
 
 @pytest.fixture(scope="session")
 def tasks_in_process() -> Iterator[Any]:
     """Tasks that make and grade their items in this process. They have items with tuples and nested configs."""
-    from reasoning_gym_environment import Tasks, runtime
+    from reasoning_gym_environment import Tasks
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
-        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+    with in_process_workers():
         tasks = Tasks("arc_agi,chain_sum,complex_arithmetic,rearc")
     with tasks:
         yield tasks

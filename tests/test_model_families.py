@@ -20,7 +20,7 @@ FORMS = {
 
 
 class FamilyStudent:
-    """Answers chain_sum: right, wrong, cut off while it thinks, right, wrong, ..."""
+    """Answers chain_sum: right, wrong, right, and so on. The thinking of a wrong completion does not end."""
 
     def __init__(self, family: Family, answer_format: AnswerFormat) -> None:
         self._family = family
@@ -32,9 +32,13 @@ class FamilyStudent:
         self.prompts.append(prompt)
         terms = prompt.rpartition(":")[2].partition("=")[0].split()
         value = sum(int(f"{sign}{number}") for sign, number in zip(["+", *terms[1::2]], terms[::2], strict=True))
-        wrong = next(self._calls) % 2
-        thinking = f"Is it {self._form.format(value + 7)}?" if self._family.opening else ""
-        completion = self._family.completion(thinking, self._form.format(value + wrong))
+        is_wrong = next(self._calls) % 2 == 1
+        if not self._family.opening:
+            completion = self._family.completion("", self._form.format(value + is_wrong))
+        elif is_wrong:
+            completion = self._family.completion(f"It is {self._form.format(value)}", None)
+        else:
+            completion = self._family.completion(f"Is it {self._form.format(value + 7)}?", self._form.format(value))
         # The server adds the token that ends the reply.
         return completion.removesuffix(self._family.end)
 
@@ -42,7 +46,7 @@ class FamilyStudent:
 @pytest.mark.parametrize(
     ("name", "answer_format"),
     [
-        ("Qwen 2.5", AnswerFormat.BOXED),
+        ("DeepSeek R1", AnswerFormat.BOXED),
         ("gpt-oss", AnswerFormat.TAGS),
         ("Magistral", AnswerFormat.TEXT),
         ("Gemma 2", AnswerFormat.TAGS),

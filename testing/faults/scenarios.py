@@ -13,9 +13,9 @@ import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from testing.faults.world import World
+from testing.faults.world import FaultKind, World
 from testing.process_table import until
 
 KILLS = 20
@@ -79,52 +79,33 @@ async def disk_full(folder: Path, *, groups: int = 60) -> dict[str, Any]:
 GROUPS_AFTER_OUTAGE = 40
 """More groups than are in flight at a time."""
 
+INFERENCE_FAULTS: tuple[FaultKind, ...] = ("gone", "fail", "cut", "drop", "hang")
+
 
 async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
+    """The inference server is gone, and then fails in each way of `Faults`."""
     async with World(folder, "--env.worker_timeout", "20") as world:
         process = await world.serve()
         await world.groups(10)
         recovered = {}
-        for fault, begin, end in _inference_faults(world):
-            await begin()
-            await asyncio.sleep(for_s)
-            await end()
+        for kind in INFERENCE_FAULTS:
+            async with world.broken_inference(kind):
+                await asyncio.sleep(for_s)
             began = asyncio.get_running_loop().time()
             await world.groups(10)
-            recovered[fault] = round(asyncio.get_running_loop().time() - began, 1)
+            recovered[kind] = round(asyncio.get_running_loop().time() - began, 1)
             # An item with a part in three outages in a row may be given up (sampling/pending_items.py). So the items
             # that this outage interrupted get their completions before the next.
             await world.groups(GROUPS_AFTER_OUTAGE)
         outages = len(re.findall(r"The inference server \S+ is unavailable \(", world.log()))
-        end_of_it = await world.end(process)
+        end = await world.end(process)
         return {
             "seconds_to_ten_groups_after": recovered,
             "outages_reported": outages,
             "items_given_up": len(re.findall("Item (?:dropped|given up)", world.log())),
-            "end": end_of_it,
+            "end": end,
             **world.losses(),
         }
-
-
-Step = Callable[[], Awaitable[None]]
-
-
-def _inference_faults(world: World) -> list[tuple[str, Step, Step]]:
-    """Each fault with the steps that begin and end it."""
-
-    def set_to(kind: Literal["", "fail", "hang", "drop", "cut"]) -> Step:
-        async def put() -> None:
-            world.faults.kind = kind
-
-        return put
-
-    return [
-        ("gone", world.stop_inference, world.start_inference),
-        ("answers 500", set_to("fail"), set_to("")),
-        ("cuts replies", set_to("cut"), set_to("")),
-        ("closes connections", set_to("drop"), set_to("")),
-        ("hangs", set_to("hang"), set_to("")),
-    ]
 
 
 async def api_restart(folder: Path, *, for_s: float = 5.0) -> dict[str, Any]:

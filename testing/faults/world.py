@@ -14,8 +14,9 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import requests
 
@@ -24,6 +25,8 @@ from testing.inference_server import Faults, MockServer, free_port
 from testing.process_table import members_of_session, until
 from testing.processes import stop
 from testing.support import AddingStudent, child_environment, flags, get_json, register_trainer
+
+FaultKind = Literal["gone", "fail", "hang", "drop", "cut"]
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2
@@ -77,6 +80,8 @@ class World:
     # --- inference and run-api
 
     async def start_inference(self) -> None:
+        if self._mock is not None:
+            return
         self._mock = MockServer(self._student, self._tokenizer, port=self._ports[1], faults=self.faults)
         await self._mock.start()
 
@@ -84,6 +89,17 @@ class World:
         if self._mock is not None:
             await self._mock.close()
             self._mock = None
+
+    @contextlib.asynccontextmanager
+    async def broken_inference(self, kind: FaultKind) -> AsyncIterator[None]:
+        """In the block, the inference server has a fault."""
+        if kind == "gone":
+            await self.stop_inference()
+        else:
+            self.faults.kind = kind
+        yield
+        self.faults.kind = ""
+        await self.start_inference()
 
     async def start_api(self) -> None:
         arguments = ("atroposlib.cli.run_api", "--host", "127.0.0.1", "--port", str(self._ports[0]))
@@ -208,6 +224,7 @@ class World:
             "lost_items": sum(self._lost_items(number, lines) for number in self.instances),
             "lost_groups": sum(question not in asked for question in self.received),
             "lines_that_are_not_json": broken,
+            "tracebacks": sum(self.log(number).count("Traceback") for number in self.instances),
             "groups_made_twice": sum(count - 1 for count in dumped.values()),
         }
 

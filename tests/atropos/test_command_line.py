@@ -237,6 +237,10 @@ def test_an_error_that_a_person_can_mend_is_one_line_and_a_bug_keeps_its_traceba
     monkeypatch.setattr(Probe, "fault", KeyError("bug"))
     with pytest.raises(KeyError):
         run("serve")
+    monkeypatch.setattr(Probe, "fault", None)
+    monkeypatch.setattr(Probe, "state", RunState(4, 16, 8, trainer_steps=9))
+    with pytest.raises(SystemExit, match="1"):
+        run("serve")
 
 
 MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text(encoding="utf-8").splitlines()

@@ -23,7 +23,7 @@ from testing.simulation import GROUP_SIZE, World
 from testing.virtual_time import run_virtually
 
 quick = settings(
-    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Event = tuple[float, Callable[[], Any]]
 
@@ -52,9 +52,9 @@ def serves(seconds: float, plan: Callable[[World], list[Event]] = lambda world: 
 )
 def test_groups_come_at_the_same_rate_whatever_the_latency_of_run_api(latency: float) -> None:
     # As many groups as a batch of the default settings has.
-    world = serves(60.0, latency=lambda: latency, workers=4, batch_size=128 * GROUP_SIZE, watch_s=WATCH_S)
+    world = serves(30.0, latency=lambda: latency, workers=4, batch_size=128 * GROUP_SIZE, watch_s=WATCH_S)
     # Four groups a second, once this environment is registered.
-    assert len(world.api.accepted) >= 0.9 * 4 * (60.0 - world.started[0])
+    assert len(world.api.accepted) >= 0.9 * 4 * (30.0 - world.started[0])
     assert world.longest_wait_s <= TICK_S
     world.check_nothing_is_lost()
 
@@ -64,7 +64,7 @@ def test_groups_come_at_the_same_rate_whatever_the_latency_of_run_api(latency: f
 def test_a_group_starts_within_a_tick_while_there_is_room(seed: int, most_s: float, inference_s: float) -> None:
     random = Random(seed)
     world = serves(
-        20.0,
+        12.0,
         latency=lambda: random.uniform(0.0, most_s),
         inference=lambda: random.expovariate(1 / inference_s),
         batch_size=random.choice([8, 64]),

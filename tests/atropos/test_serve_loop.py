@@ -11,7 +11,7 @@ from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.atropos.serve_loop import ServeLoop, crosses_multiple, free_places, is_over
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop, crosses_multiple, free_places
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trainer.run_state import RunState
 from testing.simulation import World
@@ -23,11 +23,6 @@ def test_a_boundary_counts_when_it_has_been_passed() -> None:
         assert crosses_multiple(before, after, interval)
     for before, after, interval in [(5, 9, 5), (9, 3, 5), (0, 9, 0), (0, 9, -1)]:
         assert not crosses_multiple(before, after, interval)
-
-
-def test_the_run_is_over_with_what_is_queued() -> None:
-    state = RunState(4, 64, 3)
-    assert [is_over({"current_step": step, "queue_size": 16}, state) for step in (2, 3)] == [False, True]
 
 
 # --- Atropos' own arithmetic

@@ -23,7 +23,7 @@ from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS
 from reasoning_gym_environment.sampling.seeds import is_held_out, question_digest
 from reasoning_gym_environment.settings.components import EvaluationSettings
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
-from testing.in_process import InProcessGenerator, InProcessGrader
+from testing.in_process import in_process_workers
 
 # Items with tuples, with keys that are no texts, and without an answer.
 TASKS = "arc_agi,complex_arithmetic,countdown,graph_color,propositional_logic"
@@ -74,25 +74,14 @@ def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @pytest.fixture(scope="module")
-def in_process() -> Iterator[pytest.MonkeyPatch]:
-    """Items are made and graded in this process."""
-    from reasoning_gym_environment import runtime
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
-        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, in_process: pytest.MonkeyPatch) -> dict[tuple[str, str], Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """A folder of each format and split, from the same items."""
     made = {}
     chosen: dict[str, tuple[str, ...]] = {
         "train": ("items", "--count", str(ITEMS), "--complexity", "none"),
         "eval": ("held-out", "--per-task", "1"),
     }
-    with in_process.context() as patch:
+    with in_process_workers(), pytest.MonkeyPatch.context() as patch:
         for name in ("_training", "_held_out"):
             patch.setattr(items_module, name, once(getattr(items_module, name)))
         for name, split in CASES:
@@ -107,8 +96,8 @@ def rows(folders: dict[tuple[str, str], Path]) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def tasks(in_process: pytest.MonkeyPatch) -> Iterator[Tasks]:
-    with Tasks(TASKS) as made:
+def tasks() -> Iterator[Tasks]:
+    with in_process_workers(), Tasks(TASKS) as made:
         yield made
 
 

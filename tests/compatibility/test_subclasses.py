@@ -63,7 +63,7 @@ KINDS = [theirs.ShapedRewards, theirs.OwnScore, theirs.BoxedAnswers]
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_serve_sends_and_dumps_what_score_returns(
-    kind: Any, made: Command, server: ThreadedMockServer, api: FakeApi
+    kind: Any, made: Command, server: ThreadedMockServer, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     if kind is theirs.BoxedAnswers:
         server._respond = BracketingStudent()
@@ -79,6 +79,7 @@ async def test_serve_sends_and_dumps_what_score_returns(
     outcomes = env.run.telemetry.outcomes.metrics()
     assert outcomes.keys() <= {"groups/sent", "groups/cancelled", "groups/equal_scores"}
     assert not env.run.failures.counts
+    assert "ended after env.total_steps, 3 steps, before the trainer, which makes 9." in caplog.text
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,48 +1,17 @@
-"""The trainer raises what was rewarded, and the learner finds each fault that a batch can have."""
+"""The learner finds each fault that a batch can have."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-import numpy as np
-import pytest
-
 from examples.demo.learner import Learner
-from examples.demo.model import Shape, Trainer, Transformer
 from reasoning_gym_environment.records import MASKED
 from testing.inference_server import GenerationRequest, GivenPrompt
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
 
 Batch = dict[str, Any]
-
-# --- the trainer
-
-
-@pytest.fixture
-def model() -> Transformer:
-    shape = Shape(vocabulary=11, width=8, layers=1, heads=2, context=16)
-    return Transformer(shape, np.random.default_rng(3).normal(0.0, 0.2, shape.size).astype(np.float32))
-
-
-def group_of(model: Transformer, scores: list[float], overrides: Any = None, shift: float = 0.0) -> Batch:
-    """A group of two completions to one prompt; `shift` is added to the log probabilities that they came with."""
-    tokens = [[1, 2, 3, 4], [1, 2, 5]]
-    logprobs = [[1.0, 1.0, *(one + shift)] for one in model.logprobs(tokens, [2, 2])]
-    masks = [[MASKED, MASKED, *one[2:]] for one in tokens]
-    return {"tokens": tokens, "masks": masks, "scores": scores, "inference_logprobs": logprobs, "overrides": overrides}
-
-
-def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Transformer) -> None:
-    group = group_of(model, [0.2, 0.9])
-    before = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
-    Trainer(model).step([group])
-    after = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
-    assert after[0] < before[0] and after[1] > before[1]
-
-
-# --- the learner's checks
 
 
 async def sampled(learner: Learner) -> Batch:

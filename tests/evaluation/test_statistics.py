@@ -7,18 +7,11 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from reasoning_gym_environment.evaluation.statistics import (
-    MIN_EXPECTED,
-    MIN_QUESTIONS,
-    TAIL,
     Estimate,
     Question,
     bounded_interval,
@@ -130,103 +123,21 @@ def test_equal_differences_leave_room_for_others(difference: float, size: int, l
     assert (found.low, found.high) == pytest.approx(limits, abs=1e-4)
 
 
-# --- rounding: the limits are those of exact arithmetic
-
-FEW_RATIONALS = st.integers(1, 12).flatmap(
-    lambda of: st.integers(0, of).map(lambda part: Fraction(part, of)),
-)
-ExactQuestion = tuple[str, list[Fraction]]
-"""The stratum of a question, and the values of its completions."""
+# --- rounding
 
 
-def exact_questions(size: int, values: st.SearchStrategy[Fraction]) -> st.SearchStrategy[list[ExactQuestion]]:
-    """Up to `size` questions, many of which have the same values."""
-    question = st.tuples(st.sampled_from("ab"), st.lists(values, min_size=1, max_size=7))
-    repeated = st.tuples(question, st.integers(1, size)).map(lambda pair: [pair[0]] * pair[1])
-    several = st.lists(repeated, min_size=1, max_size=4)
-    return several.map(lambda runs: [question for run in runs for question in run][:size])
-
-
-def in_floats(question: ExactQuestion) -> Question:
-    return Question(question[0], tuple(float(value) for value in question[1]))
-
-
-def exact_half_width(questions: Sequence[ExactQuestion]) -> float:
-    """`half_width` with exact sums: only the square root and the quantile are rounded."""
-    strata: dict[str, list[list[Fraction]]] = {}
-    for stratum, values in questions:
-        strata.setdefault(stratum, []).append(values)
-    single = [members[0] for members in strata.values() if len(members) == 1]
-    groups = [members for members in strata.values() if len(members) > 1]
-    if len(single) == 1 and groups:
-        smallest = min(groups, key=len)
-        smallest += single
-    elif len(single) > 1:
-        groups.append(single)
-    terms = []
-    for members in groups:
-        mean = sum(map(sum, members), Fraction(0)) / sum(map(len, members))
-        squares = sum(((sum(values, Fraction(0)) - mean * len(values)) ** 2 for values in members), Fraction(0))
-        terms.append((squares * len(members) / (len(members) - 1), len(members) - 1))
-    whole = sum((variance for variance, _ in terms), Fraction(0))
-    if whole == 0:
-        return 0.0
-    freedom = 1 / sum((variance / whole) ** 2 / freedom for variance, freedom in terms)
-    return t_quantile(float(freedom)) * math.sqrt(whole) / sum(len(values) for _, values in questions)
-
-
-def exact_interval(mean: Fraction, half: float, size: float, lowest: int) -> tuple[float, float]:
-    unseen = 1 - TAIL ** (1 / size)
-    low = min(mean - half, mean - unseen * (mean - lowest))
-    high = max(mean + half, mean + unseen * (1 - mean))
-    return max(float(lowest), float(low)), min(1.0, float(high))
-
-
-ZERO = [Fraction(0)]
-ONE_THIRD = [Fraction(1), Fraction(0), Fraction(0)]
-ONE_TENTH = [Fraction(1), *[Fraction(0)] * 9]
-
-
-@settings(max_examples=100, deadline=None)
-@given(exact_questions(12, FEW_RATIONALS), exact_questions(12, FEW_RATIONALS))
-@example([("t", ZERO)] * 3, [("t", ONE_TENTH)] * 3)
-@example([("t", ZERO)] * 5, [("t", ONE_THIRD)] * 5)
-def test_a_paired_difference_is_that_of_exact_sums(first: list[ExactQuestion], second: list[ExactQuestion]) -> None:
-    sides = [dict(enumerate(in_floats(question) for question in side)) for side in (first, second)]
-    found = paired_difference(*sides)
-    differences = [
-        (stratum, [sum(after) / Fraction(len(after)) - sum(before) / Fraction(len(before))])
-        for (stratum, before), (_, after) in zip(first, second, strict=False)
-    ]
-    size = len(differences)
-    mean = sum((values[0] for _, values in differences), Fraction(0)) / size
-    limits = exact_interval(mean, exact_half_width(differences), size, -1)
-    assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx((float(mean), *limits), abs=1e-9)
-    if len({values[0] for _, values in differences}) == 1 and size < 6:
-        assert found.low <= 0 <= found.high, "five equal differences are no proof"
-
-
-@settings(max_examples=50, deadline=None)
-@given(exact_questions(60, FEW_RATIONALS))
-@example([("t", [Fraction(1, 3)])] * 40)
-@example([("t", [Fraction(1, 10), Fraction(2, 10), Fraction(6, 10)])] * 40)
-def test_a_share_is_that_of_exact_sums(questions: list[ExactQuestion]) -> None:
-    found = share(in_floats(question) for question in questions)
-    counts = [len(values) for _, values in questions]
-    mean = sum((value for _, values in questions for value in values), Fraction(0)) / sum(counts)
-    size = float(Fraction(sum(counts) ** 2, sum(count**2 for count in counts)))
-    expected = float(min(mean, 1 - mean)) * size
-    if abs(expected - MIN_EXPECTED) < 1e-9 or abs(size - MIN_QUESTIONS) < 1e-9:
-        # On the border of the two methods, rounding may decide for either of them.
-        return
-    if size > MIN_QUESTIONS and expected > MIN_EXPECTED:
-        limits = exact_interval(mean, exact_half_width(questions), size, 0)
-    else:
-        limits = wilson(float(mean), size)
-    assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx((float(mean), *limits), abs=1e-9)
-    assert found.high - found.low > 1e-3, "sixty questions are never certain"
+def test_a_rounding_error_is_no_spread() -> None:
+    for values in ((1 / 3,), (0.1, 0.2, 0.6)):
+        found = share([Question("t", values)] * 40)
+        assert found is not None and found.high - found.low > 1e-3, "forty questions are never certain"
+    for size, answers in ((3, 10), (5, 3)):
+        first = {number: Question("t", (0.0,)) for number in range(size)}
+        second = {number: Question("t", (1.0, *[0.0] * (answers - 1))) for number in range(size)}
+        difference = paired_difference(first, second)
+        assert difference is not None
+        limits = bounded_interval(1 / answers, 0.0, size, lowest=-1.0)
+        assert (difference.low, difference.high) == pytest.approx(limits)
+        assert difference.low <= 0.0, "five equal differences are no proof"
 
 
 # --- coverage with unequal numbers of completions
@@ -280,6 +191,24 @@ def test_a_mean_length_has_the_interval_of_its_questions() -> None:
     # The length of one question says nothing of others.
     assert mean_of([Question("a", (100.0, 102.0))]) == Estimate(101.0, 0.0, math.inf, 1)
     assert mean_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("strata", "whole", "freedom"),
+    [
+        # The variances of the strata are 12 and 39. The only stratum of a single question is pooled with the smallest.
+        ({"a": (1, 3), "b": (2, 4, 9), "c": (5,)}, 51, 5202 / 1665),
+        # The variances are 4 and 16. The strata of a single question are pooled.
+        ({"a": (1, 3), "b": (5,), "c": (9,)}, 20, 25 / 17),
+    ],
+)
+def test_the_spread_within_strata_is_added_and_its_freedom_is_that_of_satterthwaite(
+    strata: dict[str, tuple[int, ...]], whole: float, freedom: float
+) -> None:
+    questions = [Question(stratum, (value + 100.0,)) for stratum, values in strata.items() for value in values]
+    found = mean_of(questions)
+    assert found is not None
+    assert found.high - found.value == pytest.approx(t_quantile(freedom) * math.sqrt(whole) / len(questions))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -163,6 +165,28 @@ async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened:
 # --- addresses and headers
 
 
+@asynccontextmanager
+async def web_server() -> AsyncIterator[tuple[str, list[web.Request]]]:
+    """The host of a server that answers every request, and the requests."""
+    requests: list[web.Request] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        requests.append(request)
+        return web.json_response(CHAT)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as site:
+        yield f"127.0.0.1:{site.port}", requests
+
+
+def adapter_at(url: str, kind: type[ServerAdapter] = ChatAdapter, **settings: Any) -> Any:
+    """The adapter of a server that it reaches over the network."""
+    known = {"base_url": url, "model_name": "m", "api_key": "sk", "timeout": 2, "server_type": "T"}
+    tokenizer = SimpleNamespace(eos_token_id=8, encode=lambda text, **_: list(text.encode()))
+    return kind(AtroposServer(config=SimpleNamespace(**known, **settings)), tokenizer)
+
+
 @pytest.mark.parametrize(
     ("url", "settings", "asked", "authorization"),
     [
@@ -176,24 +200,15 @@ async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened:
 async def test_the_query_the_headers_and_the_password_of_an_address_are_sent_once_and_not_shown(
     url: str, settings: dict[str, Any], asked: str, authorization: str
 ) -> None:
-    seen = []
-
-    async def answer(request: web.Request) -> web.Response:
-        seen.append((request.path_qs, request.headers.getall("Authorization"), request.headers.get("x-team")))
-        return web.json_response(CHAT)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(app) as site:
-        config = SimpleNamespace(model_name="m", api_key="sk", timeout=2, server_type="T", **settings)
-        config.base_url = url.replace("HOST", f"127.0.0.1:{site.port}")
-        config.default_headers = {"x-team": "t", **settings.get("default_headers", {})}
-        tokenizer = SimpleNamespace(eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-        server: Any = ChatAdapter(AtroposServer(config=config), tokenizer)
+    headers = {"x-team": "t", **settings.get("default_headers", {})}
+    async with web_server() as (host, requests):
+        server = adapter_at(url.replace("HOST", host), **{**settings, "default_headers": headers})
         await server.sample(PROMPT, GROUP)
         assert await server.why_unreachable(2.0) is None
-    assert seen[0] == (asked, [authorization], "t")
-    assert seen[1][1:] == seen[0][1:] and "/models" in seen[1][0]
+    sampled, probed = requests
+    assert sampled.path_qs == asked and "/models" in probed.path_qs
+    for request in requests:
+        assert (request.headers.getall("Authorization"), request.headers["x-team"]) == ([authorization], "t")
     assert not {"?", "@"} & set(server.address + server.root + server.health_url)
 
 
@@ -201,45 +216,30 @@ async def test_the_query_the_headers_and_the_password_of_an_address_are_sent_onc
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "path"),
+    ("kind", "url", "is_proxied"),
     [
         # Only a provider is requested through the proxy of the environment, by the probe and by the requests.
-        (ChatAdapter, "http://api.provider.example/v1", "http://api.provider.example/v1/models"),
-        (VllmAdapter, "http://vllm.invalid/v1", None),
-        (ChatAdapter, "http://localhost:1/v1", None),
-        (ChatAdapter, "http://127.0.0.2:1/v1", None),
-        (ChatAdapter, "http://[::1]:1/v1", None),
+        (ChatAdapter, "http://api.provider.example/v1", True),
+        (VllmAdapter, "http://vllm.invalid/v1", False),
+        (ChatAdapter, "http://localhost:1/v1", False),
+        (ChatAdapter, "http://127.0.0.2:1/v1", False),
+        (ChatAdapter, "http://[::1]:1/v1", False),
     ],
 )
 async def test_the_probe_and_the_requests_use_the_same_proxy_and_local_addresses_use_none(
-    kind: type[ServerAdapter], url: str, path: str | None, monkeypatch: pytest.MonkeyPatch
+    kind: type[ServerAdapter], url: str, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-
-    async def answer(request: web.Request) -> web.Response:
-        seen.append(str(request.url))
-        return web.json_response(CHAT)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(app) as proxy:
+    async with web_server() as (host, requests):
         for name in ("http_proxy", "HTTP_PROXY"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+            monkeypatch.setenv(name, f"http://{host}")
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        config = SimpleNamespace(base_url=url, model_name="m", api_key="x", timeout=2, server_type="T")
-        tokenizer = SimpleNamespace(eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-        server: Any = kind(AtroposServer(config=config), tokenizer)
-        is_proxied = path is not None
-        problem = await server.why_unreachable(2.0)
-        assert seen == [path] * is_proxied and (problem is None) is is_proxied
-        if is_proxied:
-            assert (await server.sample(PROMPT, GROUP)).completions
-            assert len(seen) == 2
-            return
-        with pytest.raises(InferenceError):
+        server = adapter_at(url, kind)
+        assert (await server.why_unreachable(2.0) is None) is is_proxied
+        with nullcontext() if is_proxied else pytest.raises(InferenceError):
             await server.sample(PROMPT, GROUP)
-        assert not seen
+    paths = ["/models", "/chat/completions"] if is_proxied else []
+    assert [str(request.url) for request in requests] == [f"{url}{path}" for path in paths]
 
 
 # --- what errors mean

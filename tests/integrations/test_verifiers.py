@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks, new_store
+from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Rows, Tasks, new_store
 from reasoning_gym_environment.sampling.seeds import is_held_out
-from testing import level_student
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from testing.inference_server import ThreadedMockServer
 from testing.support import PATIENCE_S, child_environment
-from testing.wheel import add_tests, fresh_environment, libraries_of
+from testing.wheel import fresh_environment, libraries_of
 
 from .completions import SETTINGS, attack_group
 
@@ -173,6 +172,14 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
     assert not marker.exists()
 
 
+def served(python: Path, cwd: Path, configuration: str, base_url: str, count: int) -> list[dict[str, Any]]:
+    """The traces of the first items of a configuration, as prime-rl samples them."""
+    (cwd / "server.py").write_text(ENV_SERVER)
+    done = of_library(python, ["server.py", json.dumps([configuration, base_url, count])], cwd)
+    assert done.returncode == 0, done.stderr
+    return [trace for episode in json.loads(done.stdout) for trace in episode["traces"]]
+
+
 @pytest.mark.libraries
 def test_an_environment_server_makes_the_items_of_the_stream_again(
     python: Path, tmp_path: Path, byte_tokenizer: Any
@@ -182,11 +189,7 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(
         stream = ItemStream(tasks, seed=42)
         problems = [stream.next() for _ in range(8)]
         with ThreadedMockServer(Student(asked(problems)), byte_tokenizer) as server:
-            (tmp_path / "server.py").write_text(ENV_SERVER)
-            wanted = [on_the_page("toml", ""), server.base_url, len(problems)]
-            done = of_library(python, ["server.py", json.dumps(wanted)], tmp_path)
-        assert done.returncode == 0, done.stderr
-        traces = [trace for episode in json.loads(done.stdout) for trace in episode["traces"]]
+            traces = served(python, tmp_path, on_the_page("toml", ""), server.base_url, len(problems))
         assert [prompt_of(trace) for trace in traces] == [list(problem.messages) for problem in problems]
         pairs = zip(problems, traces, strict=True)
         assert [credit_of(trace) for trace in traces] == [
@@ -194,6 +197,22 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(
         ]
     assert {credit_of(trace) for trace in traces} == {1.0}
     assert not any(is_held_out(problem.library_question) for problem in problems)
+
+
+@pytest.mark.libraries
+def test_the_levels_follow_the_rewards_of_an_environment_server(
+    python: Path, tmp_path: Path, byte_tokenizer: Any
+) -> None:
+    store = new_store(tmp_path / "levels.sqlite", group_size=1, include_tasks="word_sorting", rows=1000)
+    problems = [row.problem for row in Rows(store.path).read(range(24))]
+    settings = 'complexity_mode = "random"\nseed = 42'
+    configuration = on_the_page("toml", "").replace(settings, f"level_store = {json.dumps(str(store.path))}")
+    with ThreadedMockServer(Student(asked(problems)), byte_tokenizer) as server:
+        traces = served(python, tmp_path, configuration, server.base_url, len(problems))
+    assert [prompt_of(trace) for trace in traces] == [list(problem.messages) for problem in problems]
+    summary = store.summary()
+    assert (summary.complete, summary.repeated, summary.unscored) == (24, 0, 0)
+    assert max(task.level for task in summary.tasks) >= 1
 
 
 @pytest.mark.libraries
@@ -212,17 +231,6 @@ def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: P
     assert found["shuffled"] != rows
     assert not any(is_held_out(row["prompt"]) for row in rows)
     assert all(is_held_out(row["prompt"]) for row in found["held out"]["rows"])
-
-
-@pytest.mark.libraries
-def test_the_levels_follow_the_rewards_of_an_environment_server(python: Path, tmp_path: Path) -> None:
-    store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
-    add_tests(python)
-    done = of_library(python, ["-m", "testing.curriculum_runs.verifiers", str(store.path), "28"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = store.summary()
-    assert (summary.complete, summary.repeated, summary.unscored) == (28, 0, 0)
-    assert max(task.level for task in summary.tasks) >= 1
 
 
 @pytest.mark.libraries

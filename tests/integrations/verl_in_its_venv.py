@@ -20,28 +20,25 @@ import torch
 import transfer_queue as tq
 import verl
 from omegaconf import DictConfig, OmegaConf
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
-from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.reward import get_custom_reward_fn
-from verl.trainer.ppo.utils import create_rl_dataset
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
-from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn, get_dataset_class
-from verl.workers.reward_manager import get_reward_manager_cls
 
 from reasoning_gym_environment import PromptedProblem, Recipe, Tasks, new_store
 from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, verl_row, write_rows
-from reasoning_gym_environment.integrations.verl import UnscoredError, compute_score
+from reasoning_gym_environment.integrations.verl import UnscoredError
 from reasoning_gym_environment.integrations.verl_dataset import CurriculumDataset
 from testing import level_student
-from testing.curriculum_runs import verl as curriculum
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, attack_group, shared_groups
 from tests.integrations.doors import check_rewards
@@ -152,41 +149,21 @@ def test_a_right_a_wrong_and_an_unscored_completion(tokenizer: PreTrainedTokeniz
     check_rewards(lambda row, texts: asyncio.run(graded(row, texts)))
 
 
-def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions(
-    groups: list[Group], rows: RLHFDataset, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    wanted = groups[-1].rewards
-    batch = batch_of(rows[len(rows) - 1], [*wanted], tokenizer)
-
-    def scores(**more: Any) -> dict[str, Any]:
-        def configured(**arguments: Any) -> Any:
-            return compute_score(**arguments, **REWARD_KWARGS, **more)
-
-        made: dict[str, Any] = get_reward_manager_cls("naive")(tokenizer, 0, configured)(batch, return_dict=True)
-        return made
-
-    with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*Set unscored_reward"):
-        scores()
-    made = scores(unscored_reward=0.25)
-    replaced = [0.25 if reward is None else reward for reward in wanted.values()]
-    assert made["reward_tensor"].sum(dim=1).tolist() == replaced
-    assert made["reward_extra_info"]["score"] == replaced
-    assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
-
-
 def section_of_the_page() -> str:
     page = (MODEL.parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
     return page.partition("\n## verl\n")[2].partition("\n## ")[0]
 
 
-def test_the_command_of_the_page(groups: list[Group]) -> None:
+def test_the_commands_of_the_page(groups: list[Group], tmp_path: Path) -> None:
     page = section_of_the_page()
-    command, _ = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    overrides = shlex.split(command.replace("\\\n", ""))
-    assert overrides[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
-    overrides += re.findall(r"`(\+reward\.[^`]*)`", page)
+    commands = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    # The second block has the settings that differ with a store of levels.
+    fixed, stored = (shlex.split(" ".join(commands[:count]).replace("\\\n", "")) for count in (1, 2))
+    assert fixed[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    fixed += re.findall(r"`(\+reward\.[^`]*)`", page)
+    stored.remove("data.train_files=rows/train.parquet")
     with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        config = hydra.compose("ppo_trainer", overrides[3:])
+        config, curriculum = (hydra.compose("ppo_trainer", overrides[3:]) for overrides in (fixed, stored))
     function = get_custom_reward_fn(config)
     problem = groups[0].problem
     row = row_of(0, problem)
@@ -194,43 +171,80 @@ def test_the_command_of_the_page(groups: list[Group]) -> None:
     result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
     assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
     assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
-
-
-def test_the_command_of_the_page_about_the_curriculum(tmp_path: Path) -> None:
-    commands = re.findall(r"^```sh\n(.*?)^```", section_of_the_page(), re.MULTILINE | re.DOTALL)
-    # The second block has the settings that differ.
-    overrides = shlex.split(" ".join(commands).replace("\\\n", ""))
-    overrides.remove("data.train_files=rows/train.parquet")
-    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
-        config = hydra.compose("ppo_trainer", overrides[3:])
-    assert str(config.data.train_files).endswith(".sqlite")
-    assert get_dataset_class(config.data) is CurriculumDataset
-    assert get_custom_reward_fn(config) is not None
+    assert str(curriculum.data.train_files).endswith(".sqlite")
+    assert get_dataset_class(curriculum.data) is CurriculumDataset
+    assert get_custom_reward_fn(curriculum) is not None
     with pytest.raises(EnvironmentSetupError, match="no such file"):
-        create_rl_dataset([str(tmp_path / "levels.sqlite")], config.data, None, None)
+        create_rl_dataset([str(tmp_path / "levels.sqlite")], curriculum.data, None, None)
 
 
 # --- the curriculum: verl's data loader reads rows of a store of levels, and its reward worker reports to it
 
 
-async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(tmp_path: Path) -> None:
+PROMPTS = 4
+"""Prompts of a step."""
+
+
+class Run:
+    """The loader and the reward worker of a trainer over a store of levels, with the settings of docs/trainers.md."""
+
+    def __init__(self, path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        config = configuration()
+        data = config.data
+        data.custom_cls.path = "pkg://reasoning_gym_environment.integrations.verl_dataset"
+        data.custom_cls.name = "CurriculumDataset"
+        data.max_prompt_length = 4096
+        data.seed = 11
+        dataset = create_rl_dataset([str(path)], data, tokenizer, None)
+        self.loader = StatefulDataLoader(
+            dataset=dataset,
+            batch_size=PROMPTS,
+            num_workers=2,
+            drop_last=True,
+            collate_fn=collate_fn,
+            sampler=create_rl_sampler(data, dataset),
+        )
+        self._tokenizer = tokenizer
+        self._worker = RewardLoopWorker(config)
+
+    async def steps(self, count: int) -> list[tuple[str, int]]:
+        """Answer the prompts of so many steps as the student does. Returns the task and the level of each row."""
+        read = []
+        batches = iter(self.loader)
+        for _ in range(count):
+            batch = await asyncio.to_thread(next, batches)
+            for number in range(PROMPTS):
+                row = {name: column[number] for name, column in batch.items()}
+                info = row["extra_info"]
+                rewards = level_student.rewards(info["task"], info["level"], info["row"])
+                answer = row["reward_model"]["ground_truth"]
+                texts = [level_student.completion(answer, reward) for reward in rewards]
+                completions = [batch_of(row, [text], self._tokenizer) for text in texts]
+                assert await rewards_of(self._worker, completions) == rewards
+                read.append((info["task"], info["level"]))
+        return read
+
+
+async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
     path = tmp_path / "levels.sqlite"
     store = await asyncio.to_thread(new_store, path, **level_student.STORE)
-    run = curriculum.Run(path, loader_workers=2)
-    read = [await run.step() for _ in range(10)]
+    run = Run(path, tokenizer)
+    await run.steps(10)
     saved = run.loader.state_dict()
-    read += [await run.step() for _ in range(40)]
+    read = await run.steps(40)
     summary = store.summary()
     assert (summary.complete, summary.repeated) == (200, 0)
     level_student.check_levels(summary)
 
     # A crash: the run goes back to step 10, and the store stays as it is.
-    resumed = curriculum.Run(path, loader_workers=2)
+    resumed = Run(path, tokenizer)
     resumed.loader.load_state_dict(saved)
-    assert [await resumed.step() for _ in range(5)] == read[10:15]
+    assert await resumed.steps(5) == read[: 5 * PROMPTS]
     after = store.summary()
     assert after.tasks == summary.tasks
-    assert (after.complete, after.repeated) == (200, 5 * curriculum.PROMPTS * level_student.GROUP_SIZE)
+    assert (after.complete, after.repeated) == (200, 5 * PROMPTS * level_student.GROUP_SIZE)
 
 
 # --- Ray: reward workers, agent loops and the replay buffer of the trainer
@@ -321,18 +335,6 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
     sampled, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=len(chosen))
     keys = sorted(sampled.keys)
     assert keys == sorted(wanted)
-    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["uid", "rm_scores", "response_mask"])
-    uids = np.array(data.pop("uid").tolist(), dtype=object)
-    tensors = data.to_padded_tensor()
-    rewards = tensors["rm_scores"].sum(dim=1)
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores"])
+    rewards = data.to_padded_tensor()["rm_scores"].sum(dim=1)
     assert rewards.tolist() == [wanted[key] for key in keys]
-    made = DataProto.from_dict(
-        tensors={"token_level_rewards": tensors["rm_scores"], "response_mask": tensors["response_mask"]},
-        non_tensors={"uid": uids},
-    )
-    made = compute_advantage_for_multi_trajectories(made, keys, AdvantageEstimator.GRPO)
-    for uid in set(uids):
-        of_group = torch.tensor([wanted[key] for key in keys if key.startswith(uid)])
-        expected_advantages = (of_group - of_group.mean()) / (of_group.std() + 1e-6)
-        members = [number for number, name in enumerate(uids) if name == uid]
-        assert torch.allclose(made.batch["advantages"][members, 0], expected_advantages)

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks, runtime
+from reasoning_gym_environment import HeldOut, PromptedProblem, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import COMPOSITE
 from reasoning_gym_environment.verification.questions import QUESTIONS
-from testing.in_process import InProcessGenerator, InProcessGrader
+from testing.in_process import InProcessGenerator, in_process_workers
 
 SLOW = {"intermediate_integration", "puzzle24"}
 """Clarified tasks whose items take long. The slow test has all tasks."""
@@ -57,9 +57,7 @@ class RememberingGenerator(InProcessGenerator):
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[AllTasks]:
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
-        patch.setattr(runtime, "ProcessGenerator", RememberingGenerator)
+    with in_process_workers(RememberingGenerator), ExitStack() as stack:
         yield {name: stack.enter_context(Tasks(**fields)) for name, fields in SETTINGS.items()}
 
 

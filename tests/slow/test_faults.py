@@ -18,7 +18,7 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 def happened(name: str, tmp_path: Path, **settings: Any) -> dict[str, Any]:
     """The report of a scenario, in which nothing is lost and every process ends as it should."""
     report = asyncio.run(SCENARIOS[name](tmp_path, **settings))
-    for loss in ("lost_items", "lost_groups", "lines_that_are_not_json"):
+    for loss in ("lost_items", "lost_groups", "lines_that_are_not_json", "tracebacks"):
         assert report[loss] == 0, f"{loss} in {report}"
     assert report["groups_received"] > 0
     for end in report.get("ends") or [report["end"]]:

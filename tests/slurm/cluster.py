@@ -75,14 +75,9 @@ def missing_requirement() -> str | None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster, whose configuration and logs are in `folder`.
-
-    `first_process` is the first in the cluster's process namespace. `daemons` belong to no job.
-    """
+    """A running cluster, whose configuration and logs are in `folder`."""
 
     folder: Path
-    first_process: int = 0
-    daemons: frozenset[int] = frozenset()
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """The output of one of SLURM's commands. Raises CalledProcessError if it fails; its error output is shown."""
@@ -104,17 +99,6 @@ class Cluster:
 
     def idle_nodes(self) -> int:
         return int(self.run("sinfo", "--noheader", "--states=idle", "--format=%D") or 0)
-
-    def processes_of_jobs(self) -> dict[int, str]:
-        """The command line of each living process in the cluster that is no daemon, by process number."""
-        namespace = _process_namespace(self.first_process)
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            pid = int(folder.name)
-            if namespace and pid not in self.daemons and _process_namespace(pid) == namespace:
-                found[pid] = _command_line(pid)
-        # A process that has ended, and that its parent has not noticed yet, has no command line.
-        return {pid: command_line for pid, command_line in found.items() if command_line}
 
 
 @contextmanager
@@ -153,9 +137,7 @@ def _when_idle(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Clu
             return False
 
     wait_for(are_idle, f"SLURM's nodes to be idle; the daemons' logs are in {folder}")
-    first_process = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-    cluster = Cluster(folder, int(first_process))
-    return Cluster(folder, int(first_process), frozenset(cluster.processes_of_jobs()))
+    return Cluster(folder)
 
 
 def _write_configuration(folder: Path) -> None:
@@ -181,18 +163,3 @@ def _environment(folder: Path) -> dict[str, str]:
 def _search_path() -> str:
     """Root's path lacks the folder of the daemons after `su`."""
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-
-
-def _process_namespace(pid: int) -> str:
-    """Identifies the namespace; empty if the process has ended."""
-    try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""

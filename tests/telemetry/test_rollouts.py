@@ -86,24 +86,6 @@ async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(
         load_into({"dumps": second}, {"dumps": {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}})
 
 
-async def test_groups_wait_for_a_disk_that_refuses_them(
-    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(disk_queue, "PATIENCE_S", 0.05)
-    folder = tmp_path / "dumps"
-    folder.write_text("no folder")
-    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
-    await add(dumps, 0, 1)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "The disk of the dumps is unavailable" in caplog.text
-    folder.unlink()
-    await add(dumps, 2)
-    await written(dumps, 3)
-    await dumps.close()
-    assert indices(folder) == {NAME.format(0): [0, 1], NAME.format(1): [2]}
-    assert {"dumps/rollouts_dropped": 0.0, "dumps/disk_outages": 1.0}.items() <= dumps.metrics().items()
-
-
 async def test_a_disk_that_hangs_costs_only_the_groups_that_do_not_fit_into_memory(
     tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,21 +67,3 @@ async def test_a_disk_that_hangs_stops_nothing(
     await sink.close()
     assert numbers_in(path) == list(range(MOST_WAITING))
     await sink.close()
-
-
-async def test_groups_that_a_disk_has_not_taken_at_the_end_are_reported(
-    tmp_path: Path, failures: RepeatedEvents, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "folder"
-    folder.write_text("a file is in the way")
-    sink = sink_of(folder / "groups.jsonl", failures)
-    await put(sink, 0)
-    await sink.close()
-    assert "The disk did not take 1 groups, which are lost." in caplog.text
-
-
-async def test_without_a_path_nothing_is_written(failures: RepeatedEvents) -> None:
-    sink = sink_of(None, failures)
-    await put(sink, 0)
-    await sink.close()
-    assert not failures.counts
