@@ -123,7 +123,7 @@ class Rows(Sequence[Row]):
         Raises EnvironmentSetupError for an invalid setting.
         """
         rows = cls.__new__(cls)
-        rows._set(_Choice(checked(EvaluationSettings, **settings)))
+        rows._set(_Choice(checked(EvaluationSettings, **{"eval_tasks": "all", **settings})))
         return rows
 
     def _set(self, choice: _Choice) -> None:

@@ -152,6 +152,14 @@ def test_held_out_rows_are_the_questions_of_an_evaluation() -> None:
     assert grade.reward == 1.0 and {row.split for row in rows} == {"eval"}
 
 
+def test_held_out_rows_are_of_all_tasks_unless_the_caller_chooses() -> None:
+    # The command `evaluate` asks a sample of 20 tasks by default. `HeldOut` and the rows of verifiers have all.
+    tasks = "category:arithmetic,spell_backward,word_sorting,letter_counting,number_sorting"
+    rows = Rows.held_out(include_tasks=tasks, num_eval_samples_per_task=1)
+    with Tasks(tasks) as served:
+        assert {row.problem.task for row in rows} == set(served.names)
+
+
 def test_reading_rows_starts_no_grading_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InProcessGrader, "start", None)
     assert len(Rows.fixed(3, include_tasks=TASKS)[:3]) == 3
