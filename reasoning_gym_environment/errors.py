@@ -99,7 +99,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(similar + containing))[:3]
 
 
-SETTINGS_ARE_LISTED = "`reasoning-gym-env serve --help` lists all settings."
+SETTINGS_ARE_LISTED = "`reasoning-gym-env serve --help-all` lists all settings."
 """The hint for an unknown setting."""
 
 

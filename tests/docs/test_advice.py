@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import reasoning_gym_environment
+from reasoning_gym_environment import cli
 from reasoning_gym_environment.atropos import original_names
 from reasoning_gym_environment.atropos.flags import packaged_settings
+from reasoning_gym_environment.errors import SETTINGS_ARE_LISTED
 
 PACKAGE = Path(reasoning_gym_environment.__file__).parent
 NAMED = re.compile(r"\b(?:env|openai)\.[a-z_]+\b|(?<![\w-])--[a-z][a-z_-]*[a-z](?:\.[a-z_]+)?")
@@ -38,3 +43,12 @@ def test_no_message_names_a_setting_or_a_flag_that_does_not_exist() -> None:
     for file, text in texts:
         unknown = set(NAMED.findall(text)) - known
         assert not unknown, f"{file}: {text}"
+
+
+def test_the_command_that_messages_name_lists_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    [command] = re.findall("`reasoning-gym-env (.+)`", SETTINGS_ARE_LISTED)
+    with pytest.raises(SystemExit) as end:
+        cli.main(shlex.split(command))
+    listed = capsys.readouterr().out
+    names = [setting.name for setting in packaged_settings() if setting.group != "unused"]
+    assert end.value.code == 0 and [name for name in names if f"--{name}" not in listed] == []
