@@ -22,10 +22,12 @@ from reasoning_gym_environment.integrations.servers import answer_in, build_app,
 from testing.hostile_answers import ENTRY
 from testing.json_values import changed, places
 
+PARTS = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "countdown")]
+
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[Tasks]:
-    with Tasks("chain_sum,gcd") as tasks:
+    with Tasks("chain_sum,gcd,composite", task_overrides={"composite": {"datasets": PARTS}}) as tasks:
         yield tasks
 
 
@@ -175,45 +177,37 @@ def test_any_other_config_needs_the_word_of_the_user(tasks: Tasks) -> None:
 
 
 def test_no_client_names_a_file(in_process_workers: None) -> None:
-    with Tasks("spell_backward") as tasks:
-        for allow_configs in (False, True):
-            client = TestClient(build_app(tasks, allow_configs=allow_configs))
-            for file in ("/etc/passwd", "/etc/shadow", "/no/such/file"):
-                group = {"task": "spell_backward", "config": {"data_file": file}, "completions": ["x"]}
-                reply = client.post("/grade", json=[group])
-                assert reply.status_code == 400 and "A client may name no file" in reply.text
-
-
-def test_no_client_names_a_file_in_a_part_of_a_config(in_process_workers: None) -> None:
     part = {"name": "spell_backward", "weight": 1, "config": {"data_file": "/etc/passwd"}}
     nested = {"name": "composite", "weight": 1, "config": {"datasets": [part]}}
-    harmless = {"name": "chain_sum", "weight": 1, "config": {}}
-    with Tasks("composite", task_overrides={"composite": {"datasets": [harmless]}}) as tasks:
-        client = TestClient(build_app(tasks, allow_configs=True))
-        for parts in ([part], [harmless, part], [nested]):
-            group = {"task": "composite", "config": {"datasets": parts}, "completions": ["x"]}
-            reply = client.post("/grade", json=[group])
-            assert (reply.status_code, "A client may name no file" in reply.text) == (400, True), reply.text
+    groups: list[dict[str, Any]] = [
+        {"task": "spell_backward", "config": {"data_file": file}} for file in ("/etc/passwd", "/no/such/file")
+    ]
+    groups += [{"task": "composite", "config": {"datasets": parts}} for parts in ([part], [*PARTS, part], [nested])]
+    with Tasks("composite,spell_backward", task_overrides={"composite": {"datasets": PARTS}}) as tasks:
+        for allow_configs in (False, True):
+            client = TestClient(build_app(tasks, allow_configs=allow_configs))
+            for group in groups:
+                reply = client.post("/grade", json=[{**group, "completions": ["x"]}])
+                assert (reply.status_code, "A client may name no file" in reply.text) == (400, True), reply.text
 
 
-def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker() -> None:
-    parts = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "countdown")]
-    with Tasks("composite", task_overrides={"composite": {"datasets": parts}}) as tasks:
-        client = TestClient(build_app(tasks))
-        for metadata in (
-            {},
-            {"source_dataset": "no_such_task"},
-            {"source_dataset": ["chain_sum"]},
-            {"source_dataset": "countdown"},
-        ):
-            item = {"question": "?", "answer": "1", "metadata": metadata}
-            group = {"task": "composite", "item": item, "completions": ["<answer>1</answer>"] * 2}
-            for grade in client.post("/grade", json=[group]).json()[0]:
-                assert grade["reward"] is None and "Error" in grade["reason"], (metadata, grade)
-        item = {"question": "4 + 3 = ", "answer": "7", "metadata": {"source_dataset": "chain_sum"}}
-        right = {"task": "composite", "item": item, "completions": ["<answer>7</answer>"]}
-        assert client.post("/grade", json=[right]).json()[0][0]["reward"] == 1.0
-        assert tasks.metrics().get("grading/worker_restarts", 0) == 0
+def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker(tasks: Tasks) -> None:
+    client = TestClient(build_app(tasks))
+    restarts = tasks.metrics().get("grading/worker_restarts", 0)
+    for metadata in (
+        {},
+        {"source_dataset": "no_such_task"},
+        {"source_dataset": ["chain_sum"]},
+        {"source_dataset": "countdown"},
+    ):
+        item = {"question": "?", "answer": "1", "metadata": metadata}
+        group = {"task": "composite", "item": item, "completions": ["<answer>1</answer>"] * 2}
+        for grade in client.post("/grade", json=[group]).json()[0]:
+            assert grade["reward"] is None and "Error" in grade["reason"], (metadata, grade)
+    item = {"question": "4 + 3 = ", "answer": "7", "metadata": {"source_dataset": "chain_sum"}}
+    right = {"task": "composite", "item": item, "completions": ["<answer>7</answer>"]}
+    assert client.post("/grade", json=[right]).json()[0][0]["reward"] == 1.0
+    assert tasks.metrics().get("grading/worker_restarts", 0) == restarts
 
 
 def test_groups_without_completions_are_refused(tasks: Tasks) -> None:

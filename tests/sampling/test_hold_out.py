@@ -95,9 +95,9 @@ def assert_no_leak(settings: AllTasks, task: str, *, draws: int) -> None:
 
 @pytest.mark.parametrize("task", CLARIFIED)
 def test_no_run_draws_a_clarified_question_that_another_holds_out(in_process: AllTasks, task: str) -> None:
-    assert_no_leak(in_process, task, draws=8)
+    assert_no_leak(in_process, task, draws=5)
     # The text of reasoning-gym, which decides, is the text that it writes for the same seed and config.
-    for problem in drawn(in_process["strict"], task, 8):
+    for problem in drawn(in_process["strict"], task, 5):
         made = in_process["native"].make(task, problem.seed, problem.config)
         assert made.entry["question"] == problem.library_question
 

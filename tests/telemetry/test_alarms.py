@@ -223,7 +223,7 @@ def noisy(index: int) -> list[Reply]:
 
 @pytest.mark.parametrize("honest", [learned, always_true, mostly_true, noisy])
 def test_honest_runs_set_off_no_alarm(honest: Student, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    run.see_all(honest, groups=10 * RECENT)
+    run.see_all(honest, groups=5 * RECENT)
     assert run.begun == {}
     assert caplog.messages == []
 
