@@ -50,6 +50,8 @@ _NAMES_OF_FUNCTIONS = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
 _BARE_ARGUMENT = r"\d+(?![\d.])(?! ?[A-Za-z])|\d* ?[A-Za-z](?:\^\d+)?(?![A-Za-z(])"
 _NOTATIONS = compiled(
     {
+        # The letter x as a sign of multiplication, in `2 x 3` and `(1.5) x 10^3`.
+        r"(?<=\d) ?[xX] ?(?=\d)|(?<=[\d)}]) ?[xX] ?(?=[({]?10[)}]? ?(?:\^|\*\*))": "*",
         r"\\(?:times|cdot|ast)(?![A-Za-z])|[×·⋅∙•∗]": "*",
         r"\\div(?![A-Za-z])|÷": "/",
         r"\\(?:approx|simeq)(?![A-Za-z])": "≈",
@@ -59,6 +61,8 @@ _NOTATIONS = compiled(
         r"\]": ")",
         r"\\pi(?![A-Za-z])|π": "pi",
         r"\\(?:[dtcs]|nice)?frac(?![A-Za-z])": r"\\frac",
+        # A fraction of raised and lowered digits, as `plain_text` writes it.
+        r"\^(\d+)/_(\d+)": r"\1/\2",
         # A digit needs no braces, as in `\frac12`.
         r"(\\frac) ?(\d)": r"\1{\2}",
         r"(\\frac ?\{[^{}]{1,99}\}) ?(\d)": r"\1{\2}",
@@ -159,12 +163,12 @@ def _in_python(text: str) -> Iterator[str]:
 
 # --- from an answer to its value
 
-_NAME_OF_A_FUNCTION = re.compile(r"\A[A-Za-z]\(([A-Za-z])\) ?(?==|≈|\\approx)", re.ASCII)
-"""The name of a function or of a probability before its value: `f(x) =`, `P(A) =`."""
+_NAME_OF_A_FUNCTION = re.compile(
+    r"\A[A-Za-z]\([A-Za-z](?: ?(?:[<>=]=?|[≤≥]|\\[gl]eq?(?![A-Za-z])) ?\d{1,4})?\) ?(?==|≈|\\approx)", re.ASCII
+)
+"""The name of a function or of a probability before its value: `f(x) =`, `P(A) =`, `P(X >= 3) =`."""
 _INTEGRAL = re.compile(r"\A(?:∫|\\int(?![A-Za-z]))[^=]{1,500}=")
 """The integral that an antiderivative solves, before its value: `∫ 2x dx =`."""
-_TIMES_TEN = re.compile(r"(?<=[\d)}]) ?[xX] ?(?=[({]?10[)}]? ?(?:\^|\*\*))", re.ASCII)
-"""The letter x as a sign of multiplication, in `1.5 x 10^3`."""
 
 
 def with_plain_digits(text: str) -> str:
@@ -172,6 +176,17 @@ def with_plain_digits(text: str) -> str:
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(sign, sign)) for sign in text)
+
+
+def plain_value(text: str) -> str:
+    """Strip what may surround a value: markup, brackets, `=` or `≈`, a currency sign, and LaTeX layout."""
+    text = with_plain_digits(without_brackets(plain_text(text)))
+    text = _INTEGRAL.sub("", _NAME_OF_A_FUNCTION.sub("", text))
+    text = re.sub(r"\A(?:[=≈]|\\approx(?![A-Za-z])) ?", "", text)
+    text = without_brackets(strip_markup(text)).removeprefix("$").strip()
+    if len(text) > MAX_CHARS:
+        raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
+    return text
 
 
 def value_of(answer: str) -> ast.expr:
@@ -185,15 +200,10 @@ def sides_of(answer: str) -> list[ast.expr]:
     After `≈`, a side must be the rounded value. It counts only if no side before it is a number or a fraction: the
     value of `1/8 ≈ 0.13` is 1/8, and the value of `1.2^2 ≈ 1.4` is 1.4. Raises UnreadableTextError for any other text.
     """
-    text = with_plain_digits(without_brackets(plain_text(answer)))
-    text = _INTEGRAL.sub("", _NAME_OF_A_FUNCTION.sub("", text))
-    text = without_brackets(strip_markup(_TIMES_TEN.sub("*", text))).removeprefix("$").strip()
-    if len(text) > MAX_CHARS:
-        raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
+    text = plain_value(answer)
     for notation, plain in _NOTATIONS.items():
         text = notation.sub(plain, text)
-    # A sign of equality may stand before the only side.
-    first, *others = re.split("([=≈])", re.sub(r"\A[=≈]", "", text))
+    first, *others = re.split("([=≈])", text)
     last = _tree(first)
     sides = [last]
     is_exact = True

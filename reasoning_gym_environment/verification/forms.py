@@ -22,7 +22,7 @@ from typing import Any
 from .bounded_eval import UnreadableTextError
 from .entries import Check, Entry, module_of
 from .expressions import exact_value, factors_of, rational_and_place, sides_of, value_of, whole_number
-from .markup import exact_text, plain_text, strip_markup, without_brackets, without_numbering
+from .markup import exact_text, plain_text, strip_markup, without_brackets, without_degrees, without_list_marks
 from .readers import (
     are_rounded,
     complex_number,
@@ -32,6 +32,7 @@ from .readers import (
     grid,
     groups,
     hexadecimal,
+    in_base,
     is_rounded,
     items,
     labelled_numbers,
@@ -44,18 +45,13 @@ from .readers import (
     numbers,
     partitions,
     picture,
-    plain_number,
     polynomial,
     roles,
-    without_base,
     wording,
 )
 from .sentences import TRUTH, says, says_truth
 
 Reader = Callable[[str], Any]
-
-MAX_FACTORS = 500
-"""An answer to prime_factorization with more factors than this is wrong."""
 
 
 def letter_jumble(entry: Entry, answer: str) -> bool:
@@ -78,21 +74,10 @@ def words_of_story() -> frozenset[str]:
     return frozenset(word.casefold() for word in re.findall(r"\w+", story))
 
 
-_BASE_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
-"""In these bases, the letter of the prefix is not a digit, so removing the prefix does not change the number."""
-
-
 def base_conversion(entry: Entry, answer: str) -> bool:
-    """The digits in the target base. The base may be an index, a prefix or words: `101_2`, `0b101`, `101 (base 2)`.
-
-    Leading zeros, blanks and commas between digits do not matter.
-    """
+    """The digits in the target base. The base may be an index, a prefix or words: `101_2`, `0b101`, `101 (base 2)`."""
     base = entry["metadata"]["target_base"]
-    digits = letters(without_brackets(plain_number(without_base(answer, base))))
-    digits = digits.removeprefix(_BASE_PREFIXES.get(base, "")).replace(",", "")
-    right = letters(str(entry["answer"]))
-    # An answer without a digit is not 0.
-    return digits != "" and digits.lstrip("0") == right.lstrip("0")
+    return in_base(answer, base) == in_base(str(entry["answer"]), base)
 
 
 _INDIAN_THOUSANDS = re.compile(r"(?<=\d),(\d\d)(?=,)", re.ASCII)
@@ -109,26 +94,19 @@ def number_format(entry: Entry, answer: str) -> bool:
     return is_rounded(plain, right, finest=Fraction(1, 10**6))
 
 
-_DEGREES = re.compile(
-    r" ?(?:°|deg(?:rees?)?|\^ ?\{? ?\\circ ?\}?|\\degree|\\text ?\{ ?degrees? ?\})\Z",
-    re.IGNORECASE,
-)
-
-
 def advanced_geometry(entry: Entry, answer: str) -> bool:
     """Numbers with at least three decimals. Two are enough for an angle, because the item's own answer has two."""
     metadata = entry["metadata"]
     task_type = metadata["task_type"]
-    plain = plain_number(answer)
     if task_type == "angle_measure":
-        plain = _DEGREES.sub("", plain)
+        plain = without_degrees(plain_text(answer))
         angle = Fraction(metadata["angle_ABC_degrees"])
         return is_rounded(plain, angle, finest=Fraction(1, 100)) or number(plain) == _rounded(angle, 2)
     if task_type == "orthocenter":
         coordinates = items(_COORDINATE_NAMES.sub(r"\1", plain_text(answer)))
         return are_rounded(coordinates, metadata["ortho"], finest=Fraction(1, 1000))
     radius = Fraction(metadata["incircle_radius_approx"])
-    return is_rounded(plain, radius, finest=Fraction(1, 1000)) or number(plain) == _rounded(radius, 3)
+    return is_rounded(answer, radius, finest=Fraction(1, 1000)) or number(answer) == _rounded(radius, 3)
 
 
 def _rounded(value: Fraction, decimals: int) -> Fraction:
@@ -210,7 +188,7 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
         return not own and plain.casefold() in _NO_ROOTS
     name = rf"(?<![A-Za-z]){re.escape(metadata['variable'])}(?:_?\{{?\d\}}?)? ?(?:[=≈∈]|\\approx(?![A-Za-z])) ?"
     plain = re.sub(name, "", plain_text(answer))
-    parts = re.split(r",|;|\n|\bor\b|\band\b", without_numbering(without_brackets(plain)))
+    parts = re.split(r",|;|\n|\bor\b|\band\b", without_list_marks(without_brackets(plain)))
     given = list(filter(str.strip, parts))
     exact = _real_roots(str(metadata["polynomial_expr"]))
     if not len(given) == len(own) == len(exact):
@@ -276,14 +254,10 @@ def prime_factorization(entry: Entry, answer: str) -> bool:
     """
     right = Counter(entry["metadata"]["factors"])
     try:
-        sides = sides_of(_LETTER_TIMES.sub("*", answer))
+        sides = sides_of(answer)
     except UnreadableTextError:
         return Counter(numbers(answer)) == right
     return any(_factors(side) == right for side in sides if len(sides) == 1 or not isinstance(side, ast.Constant))
-
-
-_LETTER_TIMES = re.compile(r"(?<=\d) ?[xX] ?(?=\d)")
-"""The letter x as the sign of multiplication."""
 
 
 def _factors(node: ast.expr) -> Counter[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .bounded_eval import UnreadableTextError
 
@@ -84,19 +84,8 @@ def strip_markup(text: str) -> str:
     """
     if _BARE.fullmatch(text):
         return text
-    if len(text) > MAX_CHARS:
-        raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = text.translate(_TYPOGRAPHY).strip()
-    for _ in range(_MAX_ROUNDS):
-        plain = _without_label(text)
-        plain = _without_final_mark(plain)
-        plain = _without_wrapping(plain)
-        plain = _without_answer_object(plain)
-        if plain == text:
-            break
-        text = plain
-    return text
+    text = _with_plain_line_ends(text).translate(_TYPOGRAPHY)
+    return _stripped(text, _without_label, _without_final_mark, _without_wrapping, _without_answer_object)
 
 
 def exact_text(text: str) -> str:
@@ -104,11 +93,21 @@ def exact_text(text: str) -> str:
 
     Questions that ask for an exact text get such an answer, without a label and without another full stop.
     """
+    return _stripped(_with_plain_line_ends(text), _without_wrapping, _without_answer_object)
+
+
+def _with_plain_line_ends(text: str) -> str:
     if len(text) > MAX_CHARS:
         raise UnreadableTextError(f"expected at most {MAX_CHARS} characters, got {len(text)}")
-    text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _stripped(text: str, *steps: Callable[[str], str]) -> str:
+    text = text.strip()
     for _ in range(_MAX_ROUNDS):
-        plain = _without_answer_object(_without_wrapping(text))
+        plain = text
+        for step in steps:
+            plain = step(plain)
         if plain == text:
             break
         text = plain
@@ -205,18 +204,26 @@ def without_brackets(text: str) -> str:
     return text[1:-1].strip() if depth == 1 else text
 
 
-_NUMBERING = re.compile(r"[ \t]*(?:\*\*)?\(?(\d{1,5}|[A-Za-z])[.):](?:\*\*)?[ \t]+(?=\S)", re.ASCII)
+_LIST_MARK = re.compile(
+    r"[ \t]*(?:(?:\*\*)?\(?(?P<number>\d{1,5}|[A-Za-z])[.):](?:\*\*)?|[-*•·◦▪])[ \t]+(?=\S)", re.ASCII
+)
 
 
-def without_numbering(text: str) -> str:
-    """The text without the numbers 1, 2, 3, ... or the letters a, b, c, ... at the start of its lines.
+def without_list_marks(text: str) -> str:
+    """The text without the numbers 1, 2, 3, ..., the letters a, b, c, ... or the bullets at the start of its lines.
 
-    All lines must have their number. Otherwise the text stays as it is, because `2. 5` can also mean two numbers.
+    All lines must have their mark. Otherwise the text stays as it is, because `2. 5` can also mean two numbers. On a
+    single line, a bullet would look like a minus sign.
     """
+    lines = list(filter(str.strip, text.split("\n")))
     items = []
-    for place, line in enumerate(filter(str.strip, text.split("\n")), 1):
-        mark = _NUMBERING.match(line)
-        if mark is None or mark[1].lower().lstrip("0") not in (str(place), chr(ord("a") - 1 + place)):
+    for place, line in enumerate(lines, 1):
+        mark = _LIST_MARK.match(line)
+        if mark is None:
+            return text
+        number = (mark["number"] or "").lower().lstrip("0")
+        is_bullet = mark["number"] is None and len(lines) > 1
+        if not is_bullet and number not in (str(place), chr(ord("a") - 1 + place)):
             return text
         items.append(line[mark.end() :])
     return "\n".join(items)
@@ -264,3 +271,13 @@ def plain_text(answer: str) -> str:
     for notation, plain in _LAYOUT.items():
         text = notation.sub(plain, text)
     return text.translate(_PLAIN_DIGITS).strip()
+
+
+_DEGREES = re.compile(
+    r"\^ ?\{? ?\\circ ?\}?|\\degrees?(?![A-Za-z])|°|(?<![^\W\d])deg(?:rees?)?(?![^\W\d])", re.IGNORECASE
+)
+
+
+def without_degrees(text: str) -> str:
+    """The text without degree signs, for questions that ask for an angle."""
+    return _DEGREES.sub(" ", text)

@@ -13,7 +13,6 @@ digits bounds the whole numbers.
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import re
 from collections import Counter
@@ -23,7 +22,7 @@ from typing import Any
 
 from . import expressions
 from .bounded_eval import UnreadableTextError, parse
-from .markup import plain_text, strip_markup, without_brackets, without_numbering
+from .markup import plain_text, strip_markup, without_brackets, without_list_marks
 
 MAX_NUMBER_CHARS = 1_000
 MAX_LITERAL_CHARS = 50_000
@@ -52,33 +51,15 @@ def number_and_place(text: str) -> tuple[Fraction, Fraction]:
 _PLAIN_NUMBER = re.compile(r"-?\d{1,40}(?:\.(?P<decimals>\d{1,40}))?", re.ASCII)
 
 
-def plain_number(text: str) -> str:
-    """Strip what may surround a number: markup, brackets, `=` or `≈`, a currency sign, and LaTeX layout."""
-    text = strip_markup(text)
-    if len(text) > MAX_NUMBER_CHARS:
-        raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
-    text = without_brackets(expressions.with_plain_digits(plain_text(text)))
-    text = re.sub(r"\A(?:[=≈]|\\approx(?![A-Za-z])) ?", "", text)
-    return without_brackets(strip_markup(text)).removeprefix("$").strip()
-
-
-def integer(text: str) -> int:
-    return expressions.whole_number(expressions.value_of(text))
-
-
 def fraction(text: str) -> tuple[int, int]:
     """Read numerator and denominator, not reduced, of `3/4`, `-3/4`, `\\frac{3}{4}`, `³⁄₄` or a whole number.
 
     The same value may follow, as in `1/8 = 0.125`.
     """
-    sides = expressions.sides_of(_SMALL_FRACTION.sub(r"\1/\2", plain_text(text)))
+    sides = expressions.sides_of(text)
     # A whole number or a decimal number may follow the fraction.
     fractions = [side for side in sides if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Div)]
     return expressions.numerator_and_denominator((fractions or sides)[-1])
-
-
-_SMALL_FRACTION = re.compile(r"\^(\d+)/_(\d+)", re.ASCII)
-"""A fraction of raised and lowered digits, as `plain_text` writes it."""
 
 
 def is_rounded(text: str, exact: Fraction, *, finest: Fraction) -> bool:
@@ -101,9 +82,9 @@ def are_rounded(given: Sequence[str], right: Sequence[float], *, finest: Fractio
     return all(is_rounded(text, Fraction(exact), finest=finest) for text, exact in pairs)
 
 
-_NUMBER_WORDS = (
-    *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen"),
+SMALL_NUMBERS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _BASE_NAMES = {
     2: "bin(?:ary)?",
@@ -117,7 +98,7 @@ _BASE_NAMES = {
 
 def without_base(answer: str, base: int) -> str:
     """The number without its base: `1f_16`, `(1f)_{16}`, `1f (base 16)`, `1f in hexadecimal`, `base 16: 1f`."""
-    number_or_name = "|".join([str(base), *_NUMBER_WORDS[base - 2 : base - 1]])
+    number_or_name = "|".join([str(base), *SMALL_NUMBERS[base : base + 1]])
     # A word needs a blank or a bracket before it, because its letters can also be digits.
     words = rf"base[ -]?(?:{number_or_name})"
     if base in _BASE_NAMES:
@@ -127,17 +108,19 @@ def without_base(answer: str, base: int) -> str:
     return re.sub(f"{index}|{in_words}", "", plain_text(answer), count=1, flags=re.IGNORECASE)
 
 
-_HEXADECIMAL = re.compile(r"([-+]?) ?(\()?(0x)?([0-9a-f]+)(?(2)\))", re.IGNORECASE)
+def in_base(answer: str, base: int) -> int:
+    """Read a whole number in this base. Python reads the prefixes `0b`, `0o` and `0x` in their own bases."""
+    digits = expressions.plain_value(without_base(answer, base))
+    # Blanks and commas may separate digits.
+    return int(re.sub(r"[\s,()]", "", digits), base)
 
 
 def hexadecimal(answer: str) -> int:
     """Read a hexadecimal number with `0x` or with its base. A single digit below ten needs neither."""
-    plain = without_base(answer, 16)
-    has_base = plain != plain_text(answer)
-    found = _HEXADECIMAL.fullmatch(plain_number(plain))
-    if found is None or not (has_base or found[3] or re.fullmatch("[0-9]", found[4])):
+    plain = plain_text(answer)
+    if not (re.search("0x", plain, re.IGNORECASE) or len(plain) == 1 or without_base(answer, 16) != plain):
         raise UnreadableTextError("not a hexadecimal number")
-    return int(found[1] + found[4], 16)
+    return in_base(answer, 16)
 
 
 def complex_number(answer: str) -> tuple[Fraction, Fraction]:
@@ -187,7 +170,6 @@ def number_or_word(answer: str) -> Fraction | str:
 
 
 _SEPARATORS = re.compile(r"(?:[\s,;|&、]|→|->|=>)+")
-_BULLET = re.compile(r"(?m)^[ \t]*[-*•·◦▪][ \t]+(?=\S)")
 _SPACED_MINUS = re.compile(r"(?<![\w.)])- +(?=[\d.])")
 
 
@@ -222,12 +204,7 @@ def _without_list_marks(answer: str) -> str:
     for _ in range(2):
         if plain[:1] + plain[-1:] in ("[]", "()", "{}"):
             plain = plain[1:-1].strip()
-    plain = without_numbering(plain)
-    lines = list(filter(str.strip, plain.split("\n")))
-    # On a single line, a bullet would look like a minus sign.
-    if len(lines) > 1 and all(map(_BULLET.match, lines)):
-        plain = _BULLET.sub("", plain)
-    return plain
+    return without_list_marks(plain)
 
 
 def _separated(text: str) -> tuple[str, ...]:
@@ -246,6 +223,8 @@ _RULE = frozenset("-+|: =")
 """The characters of a horizontal rule between two rows."""
 _BETWEEN_TEXTS = re.compile(r"""(?<=[^\s"']{2})["'] {0,4}, {0,4}["'](?=[^\s"']{2})""")
 _CELL_END = re.compile(r"[\s,|&\"'`\[\](){}]+")
+_LIST_OF_LISTS = re.compile(r"\[\s*\[")
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
 
 
 Rows = tuple[tuple[str, ...], ...]
@@ -254,22 +233,9 @@ Rows = tuple[tuple[str, ...], ...]
 def grid(answer: str) -> Rows:
     """The cells of each row, from plain lines, JSON, a markdown table or a LaTeX matrix."""
     plain = plain_text(answer)
-    return _rows_of_json(plain) or _rows_of_lines(plain)
-
-
-def _rows_of_json(plain: str) -> Rows:
-    """The rows of a JSON list of lists. No rows for any other text."""
-    if not plain.startswith("["):
-        return ()
-    try:
-        # Numbers stay as they are written.
-        rows = json.loads(plain, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(map(tuple, rows)) if _are_lists_of_texts(rows) else ()
-
-
-def _rows_of_lines(plain: str) -> Rows:
+    if _LIST_OF_LISTS.match(plain):
+        # JSON may write each cell of a row on its own line.
+        plain = _GROUP.sub(lambda row: row[0].replace("\n", " "), plain)
     rows = []
     for line in _ROW_END.split(plain):
         is_rule = "--" in line and _RULE.issuperset(line)
@@ -321,26 +287,17 @@ def _with_unique_keys(pairs: list[Any]) -> dict[str, Any]:
     return value
 
 
-_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def strings(answer: str) -> list[list[str]]:
     """A list of lists of words, with or without quotes, perhaps with one list on each line."""
     plain = plain_text(answer)
-    lists = [re.split(r"[\s,]+", body.strip(" \n,")) for body in _GROUP.findall(plain)]
-    words = [[word.strip("\"'`") for word in found] for found in lists]
-    is_list = set(_GROUP.sub("", plain)) <= set("[], \n") and all(map(str.isalpha, itertools.chain(*words)))
-    if not words or not is_list:
+    lists = [_LETTERS.findall(body) for body in _GROUP.findall(plain)]
+    is_list = set(_GROUP.sub("", plain)) <= set("[], \n") and set(_LETTERS.sub("", plain)) <= set("[], \n\"'`")
+    if not lists or not is_list:
         raise UnreadableTextError("not a list of lists of words")
-    return words
-
-
-def _are_lists_of_texts(values: Any) -> bool:
-    return all(map(_is_list_of_texts, values))
-
-
-def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
+    return lists
 
 
 def groups(answer: str) -> Counter[Any]:

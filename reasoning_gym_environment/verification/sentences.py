@@ -22,8 +22,8 @@ from fractions import Fraction
 from . import expressions
 from .bounded_eval import UnreadableTextError
 from .expressions import value_of
-from .markup import exact_text, plain_text, strip_markup
-from .readers import number
+from .markup import exact_text, plain_text, strip_markup, without_degrees
+from .readers import SMALL_NUMBERS, number
 
 MAX_SENTENCE_CHARS = 1_000
 """A longer text is no short sentence."""
@@ -47,13 +47,16 @@ def _stems(text: str) -> list[str]:
     return list(map(_stem, _words(text)))
 
 
-_HEDGES = frozenset(
+_UNDECIDED = frozenset(
+    _words("if unless maybe perhaps possibly probably or but however actually wait guess think otherwise")
+)
+"""Words after which another answer may follow."""
+_HEDGES = _UNDECIDED | frozenset(
     _words(
         """
-        not no nor never neither either or if unless except but other than less more fewer least most under over
-        below above about around before after wrong incorrect maybe perhaps possibly possible could may
-        might probably likely guess think times half twice double triple dozen hundred thousand million minus
-        plus negative
+        not no nor never neither either except other than less more fewer least most under over below above about around
+        before after wrong incorrect possible could may might likely times half twice double triple dozen hundred
+        thousand million minus plus negative
         """
     )
 )
@@ -227,15 +230,9 @@ def _has_order_of(text: str, vocabulary: Vocabulary) -> bool:
 
 # --- short sentences with a number or a word
 
-_SMALL = _words(
-    """
-    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-    eighteen nineteen
-    """
-)
-_NUMERALS = {word: number for number, word in enumerate(_SMALL)} | {"once": 1, "twice": 2}
+_NUMERALS = {word: number for number, word in enumerate(SMALL_NUMBERS)} | {"once": 1, "twice": 2}
 for _tens, _word in enumerate(_words("twenty thirty forty fifty sixty seventy eighty ninety"), 2):
-    _NUMERALS |= {f"{_word}-{unit}": 10 * _tens + number for number, unit in enumerate(_SMALL[1:10], 1)}
+    _NUMERALS |= {f"{_word}-{unit}": 10 * _tens + number for number, unit in enumerate(SMALL_NUMBERS[1:10], 1)}
     _NUMERALS[_word] = 10 * _tens
 _NUMERAL = re.compile(
     rf"\b(?:{'|'.join(sorted(_NUMERALS, key=len, reverse=True)).replace('-', '[- ]')})\b", re.IGNORECASE
@@ -243,7 +240,6 @@ _NUMERAL = re.compile(
 _AMOUNT = re.compile(
     rf"(?<![\w.,])(?:[-+]|(?<!\w )[-+] )?\.?(?:{expressions.THOUSANDS}|\d+)(?:\.\d+)?(?![A-Za-z\d])", re.ASCII
 )
-_DEGREES = re.compile(r"\^ ?\{?\\circ\}?|\\degree|°|\bdeg(?:rees?)?\b")
 _MARKS = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(])|`|(?<!\w)__|__(?!\w)|\\[()\[\]]|\\(?=[$%])")
 
 
@@ -266,7 +262,7 @@ def says(answer: str, question: str, value: Fraction | str) -> bool:
     else:
         text = with_digits(text)
         if re.search("°|degrees", question):
-            text = _DEGREES.sub(" ", text)
+            text = without_degrees(text)
         found = [amount for amount in _AMOUNT.finditer(text) if _number_or_none(amount[0]) == value]
     return any(_is_said(text, place, value, vocabulary(question)) for place in found)
 
@@ -322,7 +318,7 @@ def says_truth(answer: str, question: str, value: str) -> bool:
     known = vocabulary(question, is_short=False)
     before = text[: verdicts[0].start()]
     after = text[verdicts[0].end() :]
-    if _CONCLUDES.search(before):
+    if _CONCLUSION.search(before):
         before, num_negations = _NEGATION.subn(" ", before)
         is_contradicted = num_negations != (not TRUTH[value])
     else:
@@ -352,13 +348,9 @@ def _contradicts(reason: str, known: Vocabulary, *, is_true: bool) -> bool:
 
 
 _VERDICT = re.compile(r"\b(?:true|yes|false)\b|\Ano\b|\bno\b(?!\s\w)", re.IGNORECASE)
-_CONCLUDES = re.compile(r"\b(?:so|thus|therefore|hence)\b[^.]*\Z", re.IGNORECASE)
 _NEGATION = re.compile(r"\b(?:not|never|impossible)\b|(?<=can)not\b|n't\b", re.IGNORECASE)
 _BEFORE_REASON = re.compile(r"\s*(?:[,.;:–—→(\n]|- )\s*[^\W\d_]+\W+\w")
 _REASONS = frozenset({"because", "since", "as", "by"})
-_UNDECIDED = frozenset(
-    _words("if unless maybe perhaps possibly probably or but however actually wait guess think otherwise")
-)
 
 
 # --- labels and remarks
@@ -374,7 +366,7 @@ _LABELS = (
 _COMMAND = re.compile(r"\\(?:[a-z]+\s?\{([^{}]*)\}|([a-z]+))")
 """A command of LaTeX in a label. Its argument is text, or its name is a word, such as `\\gcd`."""
 _CONCLUSION = re.compile(
-    r"(?:∴\s*|(?:(?:so|thus|therefore|hence)\b,?|we (?:can )?conclude(?: that)?)\s+)+", re.IGNORECASE
+    r"(?:∴\s*|(?:\b(?:so|thus|therefore|hence)\b,?|we (?:can )?conclude(?: that)?)\s+)+", re.IGNORECASE
 )
 _REMARK = re.compile(r"(.*\S)\s*\(([^()]{1,100})\)\.?", re.DOTALL)
 _NEARLY = re.compile(r"\A(?:≈|\\approx|about\b|approximately\b|approx\.?|i\.e\.)\s*", re.IGNORECASE)
