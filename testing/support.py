@@ -130,6 +130,8 @@ def flags(tokenizer_dir: Path, base_url: str, **settings: Any) -> list[str]:
         "env.num_eval_samples_per_task": 3,
         "env.group_size": 4,
         "env.max_token_length": 2048,
+        "env.num_generation_workers": 1,
+        "env.num_scoring_workers": 1,
         "env.use_wandb": False,
         "openai.base_url": base_url,
         "openai.model_name": "mock",

@@ -43,7 +43,7 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
         arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
         log = tmp_path / "serve.log"
         with running([*LAUNCHER, "serve", *arguments], log, tmp_path) as process:
-            register_trainer(api, batch_size=8, max_token_len=2048)
+            register_trainer(api, batch_size=8, max_token_len=2048, save_checkpoint_interval=2)
             batches = [next_batch(api) for _ in range(3)]
             checkpoints = (tmp_path / "checkpoints").rglob
             wait_for(lambda: next_batch(api) and list(checkpoints("step-*.json")), "a checkpoint")

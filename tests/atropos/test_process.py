@@ -43,10 +43,8 @@ class FakeInference:
         self,
         fails: Callable[[int], bool] = never,
         wait: Callable[[int], float] = lambda number: 0.001,
-        student: Callable[[str], str] = lambda prompt: REPLY,
     ) -> None:
         self.fails, self.wait = fails, wait
-        self.student = student
         self.asked = self.running = self.most_running = 0
         self.spent: Callable[..., None] = lambda *_: None
 
@@ -58,10 +56,9 @@ class FakeInference:
         self.running -= 1
         if self.fails(number):
             raise InferenceError(f"failure of request {number}")
-        text = self.student(prompt.text)
-        reply = list(text.encode())
+        reply = list(REPLY.encode())
         tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
-        completions = [Completion(text, tokens, masks, None, "stop") for _ in range(sampling.n)]
+        completions = [Completion(REPLY, tokens, masks, None, "stop") for _ in range(sampling.n)]
         self.spent(len(prompt.tokens), len(completions), sum(c.num_completion_tokens for c in completions))
         return completions
 

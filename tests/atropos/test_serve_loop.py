@@ -118,24 +118,6 @@ def test_as_many_groups_start_as_atropos_would_start(
     assert max(0, ours) == theirs
 
 
-@given(sampling=st.integers(0, 20), on_the_way=st.integers(0, 20))
-def test_groups_on_the_way_need_a_place_in_the_queue_and_no_worker(sampling: int, on_the_way: int) -> None:
-    config: Any = SimpleNamespace(
-        max_batches_offpolicy=1, min_batch_allocation=None, eval_handling=EvalHandlingEnum.NONE, eval_limit_ratio=0.5
-    )
-    status = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
-    free = free_places(
-        status,
-        config,
-        RunState(4, 64, 100),
-        workers=10,
-        sampling=sampling,
-        on_the_way=on_the_way,
-        is_evaluating=False,
-    )
-    assert free == min(10 - sampling, 16 - sampling - on_the_way)
-
-
 def test_nothing_starts_without_a_batch_size() -> None:
     config: Any = SimpleNamespace(max_batches_offpolicy=3, min_batch_allocation=0.5, eval_handling="NONE")
     status = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}

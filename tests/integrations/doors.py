@@ -31,6 +31,9 @@ COMPLETIONS: Mapping[str, float] = {
 }
 """Completions, and what each earns."""
 
+AHEAD = 8
+"""Rows that the trainer reads at a time."""
+
 GROUPS = 80
 """Groups after which the student's levels are known."""
 
@@ -45,12 +48,12 @@ def check_rewards(door: Door) -> None:
     assert list(door(lost, texts[:2])) == [None, None], "an unscored completion is not wrong"
 
 
-def check_levels(door: Door, folder: Path, *, ahead: int = 8) -> None:
+def check_levels(door: Door, folder: Path) -> None:
     """The student climbs to the levels that it has learned, although the trainer reads some rows ahead."""
     store = new_store(folder / "levels.sqlite", **level_student.STORE)
     rows = Rows(store.path)
-    for first in range(0, GROUPS, ahead):
-        for row in rows.read(range(first, first + ahead)):
+    for first in range(0, GROUPS, AHEAD):
+        for row in rows.read(range(first, first + AHEAD)):
             answer(door, row)
     summary = store.summary()
     assert (summary.complete, summary.repeated, summary.unscored) == (GROUPS, 0, 0)

@@ -128,10 +128,9 @@ class Process:
         *,
         name: str | None = "a",
         number: int = 0,
-        run_id: str = "run",
         own_dir: str | None = None,
     ) -> None:
-        config: Any = SimpleNamespace(run_id=run_id, seed=1, instance_id=name, checkpoint_dir=own_dir)
+        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name, checkpoint_dir=own_dir)
         self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
         self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})

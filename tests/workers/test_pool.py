@@ -64,9 +64,8 @@ def ask(pool: WorkerPool, message: str) -> Awaitable[bytes]:
     return pool.ask(lambda: Request(message.encode(), 1.0), message)
 
 
-async def use(pool: WorkerPool, served: list[str], name: str, times: int = 1) -> None:
-    for _ in range(times):
-        served.append((await ask(pool, name)).decode())
+async def use(pool: WorkerPool, served: list[str], name: str) -> None:
+    served.append((await ask(pool, name)).decode())
 
 
 async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog: pytest.LogCaptureFixture) -> None:
