@@ -206,13 +206,15 @@ class Run:
         )
         self._tokenizer = tokenizer
         self._worker = RewardLoopWorker(config)
+        self._batches: Iterator[dict[str, Any]] | None = None
 
     async def steps(self, count: int) -> list[tuple[str, int]]:
         """Answer the prompts of so many steps as the student does. Returns the task and the level of each row."""
         read = []
-        batches = iter(self.loader)
+        # A loader loads its state before it begins, and begins once.
+        self._batches = self._batches or iter(self.loader)
         for _ in range(count):
-            batch = await asyncio.to_thread(next, batches)
+            batch = await asyncio.to_thread(next, self._batches)
             for number in range(PROMPTS):
                 row = {name: column[number] for name, column in batch.items()}
                 info = row["extra_info"]
