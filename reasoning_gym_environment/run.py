@@ -100,8 +100,7 @@ async def start_tasks(
     try:
         logger.info("Using %s.", runtime.library.describe())
         runtime.check_held_out(config)
-        # Only a trainer must not wait for a slow item.
-        return runtime, runtime.item_source(settings, too_long=too_long, may_overtake=mode is Mode.SERVE)
+        return runtime, runtime.item_source(settings, too_long=too_long)
     except BaseException:
         await runtime.close()
         raise

@@ -113,7 +113,6 @@ class Runtime:
         settings: SamplingSettings,
         *,
         too_long: Callable[[str], str] = lambda question: "",
-        may_overtake: bool = False,
     ) -> ItemSource:
         """A new item source. `too_long(question)` says why a question does not fit, or returns "" if it fits.
 
@@ -133,7 +132,7 @@ class Runtime:
         catalog = self.catalog.without(excluded)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
         maker = self._maker(catalog, too_long=too_long, is_held_out=is_held_out)
-        return build_item_source(settings, maker, ladders, may_overtake=may_overtake)
+        return build_item_source(settings, maker, ladders)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
         """The training item of a seed, at a level or (None) as the task is served. It is no held-out question.

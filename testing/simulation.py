@@ -202,7 +202,7 @@ class World(ReasoningGymEnv):
             close=self._nothing,
         )
         ladders = {task.name: ladder_of(task.name, levels) for task in catalog.tasks} if levels else {}
-        item_source = build_item_source(self.config, ItemMaker(catalog, generator), ladders, may_overtake=True)
+        item_source = build_item_source(self.config, ItemMaker(catalog, generator), ladders)
         self._run = Run(
             self.config,
             Mode.SERVE,

@@ -11,9 +11,7 @@ its item is finished (pending_items.py). The stream saves pending draws and repe
 
 The stream makes the next few items ahead of time, so that a problem is usually ready when a caller needs it. Problems
 come in the order of their index, and the stream also counts skipped and replaced items in that order, and tells the
-curriculum of them. Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow
-item, so it lets ready items overtake slow items. Then the order depends on the clock, but the item of an index at its
-task and level does not.
+curriculum of them. Therefore the stream does not depend on which item was ready first.
 """
 
 from __future__ import annotations
@@ -41,12 +39,6 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 200
 """If this many draws in a row give no item, the stream ends with an error."""
-
-MOST_AHEAD = 128
-"""The stream makes at most this many items at the same time, slow items included."""
-
-PATIENCE_S = 0.25
-"""If no item is ready after this many seconds, the stream starts further items, where items may overtake."""
 
 ERROR = "error"
 """The reason for skipping an item whose making raised an error that no code expects."""
@@ -98,15 +90,10 @@ def level_chooser(
 
 @dataclass(eq=False)
 class _ItemAhead:
-    """An item that is being made, or is ready. A slow item does not count as one of the items ahead."""
+    """An item that is being made, or is ready."""
 
     draw: Draw
     making: asyncio.Task[ItemResult]
-    is_slow: bool = False
-
-    @property
-    def is_ready(self) -> bool:
-        return self.making.done()
 
 
 class ProblemStream:
@@ -131,14 +118,11 @@ class ProblemStream:
         ladders: Mapping[str, Ladder] | None = None,
         curriculum: Curriculum | None = None,
         prefetch: int = 0,
-        may_overtake: bool = False,
     ) -> None:
         self.maker = maker
         self.pending = PendingItems()
         self.instance = instance
         """The name of the stream. It changes before the first draw only."""
-        self.may_overtake = may_overtake
-        """Whether ready items may overtake slow items."""
         self.skipped: Counter[str] = Counter()
         """Draws that gave no problem, by reason."""
         self.redrawn: Counter[str] = Counter()
@@ -179,7 +163,7 @@ class ProblemStream:
         PoolClosedError once the workers are closed.
         """
         for _ in range(MAX_CONSECUTIVE_FAILURES):
-            item = await self._next_ready()
+            item = await self._next_made()
             # If this raises, the draw stays pending.
             result = item.making.result()
             self._ahead.remove(item)
@@ -261,30 +245,17 @@ class ProblemStream:
 
     # --- the items ahead
 
-    async def _next_ready(self) -> _ItemAhead:
+    async def _next_made(self) -> _ItemAhead:
         """Wait for the next item. The item stays ahead, so nothing is lost if the caller is cancelled here."""
         while True:
-            self._make_ahead()
-            candidates = list(self._ahead) if self.may_overtake else [self._ahead[0]]
-            for position, item in enumerate(candidates):
-                if item.is_ready:
-                    _mark_as_slow(candidates[:position])
-                    return item
-            ready, _ = await asyncio.wait(
-                [item.making for item in candidates],
-                timeout=PATIENCE_S if self.may_overtake else None,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if not ready:
-                _mark_as_slow(candidates)
-
-    def _make_ahead(self) -> None:
-        """Start to make the next items: one to hand out, and `prefetch` items besides the slow items."""
-        slow = sum(item.is_slow and not item.is_ready for item in self._ahead)
-        wanted = min(1 + self._prefetch + slow, MOST_AHEAD)
-        while len(self._ahead) < wanted:
-            draw = self.pending.take_waiting() or self._new_draw()
-            self._ahead.append(self._begin(draw))
+            while len(self._ahead) <= self._prefetch:
+                draw = self.pending.take_waiting() or self._new_draw()
+                self._ahead.append(self._begin(draw))
+            item = self._ahead[0]
+            if item.making.done():
+                return item
+            # Another caller may take this item meanwhile, or the stream may be closed or loaded.
+            await asyncio.wait([item.making])
 
     def _new_draw(self) -> Draw:
         while self._index in self._excluded:
@@ -357,11 +328,6 @@ class ProblemStream:
         self._ahead.clear()
 
 
-def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
-    for item in items:
-        item.is_slow = True
-
-
 # --- the stream together with the curriculum, which learns from the rewards
 
 
@@ -412,8 +378,6 @@ def build_item_source(
     settings: SamplingSettings,
     maker: ItemMaker,
     ladders: Mapping[str, Ladder],
-    *,
-    may_overtake: bool = False,
 ) -> ItemSource:
     """A new item source of the maker's tasks. `ladders` has the ladder of each task, or nothing without levels."""
     sizes = {task: len(ladder) for task, ladder in ladders.items()}
@@ -427,6 +391,5 @@ def build_item_source(
         ladders=ladders,
         curriculum=curriculum if follows_curriculum else None,
         prefetch=PREFETCH,
-        may_overtake=may_overtake,
     )
     return ItemSource(stream, curriculum, follows_curriculum=follows_curriculum)

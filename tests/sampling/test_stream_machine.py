@@ -22,7 +22,7 @@ from reasoning_gym_environment.errors import GenerationCrashedError, GenerationE
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum, GroupResult
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemAddress, ItemMaker
-from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, LevelChooser, ProblemStream
+from reasoning_gym_environment.sampling.item_stream import LevelChooser, ProblemStream
 from reasoning_gym_environment.sampling.pending_items import MAX_FAILURES
 from reasoning_gym_environment.sampling.seeds import derive_seed
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -118,7 +118,6 @@ class Options:
     tasks: tuple[str, ...]
     mode: str
     prefetch: int
-    may_overtake: bool
 
 
 OPTIONS = st.builds(
@@ -126,7 +125,6 @@ OPTIONS = st.builds(
     tasks=st.sampled_from([TASKS, TASKS[:2], TASKS[1:]]),
     mode=st.sampled_from(["none", "random", "curriculum"]),
     prefetch=st.integers(0, 3),
-    may_overtake=st.booleans(),
 )
 
 
@@ -185,7 +183,6 @@ class StreamMachine(RuleBasedStateMachine):
             ladders=self.ladders,
             curriculum=self.curriculum if options.mode == "curriculum" else None,
             prefetch=options.prefetch,
-            may_overtake=options.may_overtake,
         )
 
     def level_chooser(self) -> LevelChooser | None:
@@ -291,11 +288,6 @@ class StreamMachine(RuleBasedStateMachine):
     def tokenizer_will_fail_once(self) -> None:
         self.is_broken = True
 
-    @rule()
-    def time_passes(self) -> None:
-        self.loop.pass_time(2 * PATIENCE_S)
-        self.look()
-
     @precondition(lambda self: self.waiter is None)
     @rule(count=st.integers(1, 12))
     def take(self, count: int) -> None:
@@ -315,21 +307,6 @@ class StreamMachine(RuleBasedStateMachine):
             if self.waiter is None:
                 return
         pytest.fail("The waiter hangs although every item is made.")
-
-    @precondition(lambda self: self.waiter is not None and self.options.may_overtake and self.generator.requests)
-    @rule()
-    def everything_but_the_oldest_item_is_made(self) -> None:
-        """The waiter gets another item if one item never ends."""
-        stuck = self.generator.requests[0]
-        for _ in range(200):
-            for request in list(self.generator.requests):
-                if request is not stuck:
-                    request.finish()
-            self.loop.pass_time(2 * PATIENCE_S)
-            self.look()
-            if self.waiter is None:
-                return
-        pytest.fail("The waiter hangs although other items are made.")
 
     # --- save, load, restart
 
@@ -416,7 +393,7 @@ class StreamMachine(RuleBasedStateMachine):
         problem = waiter.result()
         assert problem.index not in self.model.held
         assert problem.index not in self.model.finished
-        if not self.options.may_overtake and problem.index in queue:
+        if problem.index in queue:
             before = queue[: queue.index(problem.index)]
             passed = [index for index in before if index not in self.model.failed_in_outage]
             assert self.model.finished.issuperset(passed), "items come in the order of their draws"
@@ -435,7 +412,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.model.skips = skips
 
     def queue(self) -> list[int]:
-        """Indices whose items the stream hands out next, if none overtakes another."""
+        """Indices whose items the stream hands out next."""
         ahead = [item.draw.index for item in self.stream._ahead]
         return ahead + [draw.index for draw in self.stream.pending.waiting]
 
