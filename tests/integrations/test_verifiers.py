@@ -79,15 +79,15 @@ def found(tasks):
 if __name__ == "__main__":
     finite, endless = taskset(train_items=6), taskset(train_items=None)
     held_out = taskset(train_items=None, split="eval", num_eval_samples_per_task=1)
-    tasksets = {"page": taskset(), "finite": finite, "endless": endless, "held out": held_out}
+    tasksets = {"page": taskset(), "finite": finite, "held out": held_out}
     # prime-rl reads the class, and verifiers reads the taskset.
     infinite = {name: [type(one).INFINITE, not one.bounded] for name, one in tasksets.items()}
     shuffled = found(finite.shuffle(1))["rows"]
     rows = {"finite": found(finite), "first": found(endless.take(6)), "held out": found(held_out)}
     print(json.dumps({"infinite": infinite, "shuffled": shuffled, **rows}))
-    taskset(split="eval")
+    taskset(train_items=1000, split="eval")
 """
-"""The tasksets of a source of the page. The last line must fail."""
+"""The tasksets of the source of the page. The last line must fail."""
 
 
 class Student:
@@ -126,9 +126,9 @@ def evaluated(python: Path, cwd: Path, command: str) -> list[dict[str, Any]]:
     return [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
 
 
-def on_the_page(language: str, base_url: str, number: int = 0) -> str:
-    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(blocks[number]).replace("\\\n", " ").replace("http://localhost:8000/v1", base_url)
+def on_the_page(language: str, base_url: str) -> str:
+    [block] = re.findall(rf"^```{language}\n(.*?)^```", PAGE.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    return str(block).replace("\\\n", " ").replace("http://localhost:8000/v1", base_url)
 
 
 def prompt_of(trace: dict[str, Any]) -> list[dict[str, str]]:
@@ -217,13 +217,13 @@ def test_the_levels_follow_the_rewards_of_an_environment_server(
 
 @pytest.mark.libraries
 def test_a_finite_train_split_has_the_first_items_of_the_endless_split(python: Path, tmp_path: Path) -> None:
-    """The finite source on the page, with fewer items."""
+    """Of the source on the page, which is endless."""
     (tmp_path / "splits.py").write_text(SPLITS)
-    done = of_library(python, ["splits.py", on_the_page("toml", "", 1)], tmp_path)
+    done = of_library(python, ["splits.py", on_the_page("toml", "")], tmp_path)
     assert 'train_items=1000: expected split="train", got split="eval".' in done.stderr
     found = json.loads(done.stdout)
     finite = [False, False]
-    assert found["infinite"] == {"page": finite, "finite": finite, "endless": [True, True], "held out": finite}
+    assert found["infinite"] == {"page": [True, True], "finite": finite, "held out": finite}
     rows = found["finite"]["rows"]
     assert found["first"]["rows"] == rows
     assert (len(rows), found["finite"]["keys"], found["held out"]["keys"]) == (6, 6, 4)
