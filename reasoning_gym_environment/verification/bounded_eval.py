@@ -56,7 +56,9 @@ def parse(text: object, max_chars: int = MAX_CHARS) -> ast.expr:
     text = text.lstrip(" \t")
     try:
         return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+    except (MemoryError, RecursionError):
+        raise UnreadableTextError("too many terms or brackets for Python's parser") from None
+    except (SyntaxError, ValueError) as error:
         raise UnreadableTextError(f"not an expression: {type(error).__name__}") from None
 
 

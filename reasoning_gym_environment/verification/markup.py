@@ -146,19 +146,19 @@ def _are_a_pair(inner: str, opening: str, closing: str) -> bool:
     They are a pair in `"["a", "b"]"`. They are none in `"a", "b"`, where each word has its own quotes.
     """
     if closing == "}":
-        return _has_balanced_braces(inner)
+        return _is_balanced(inner, "{", "}")
     if f"{inner[0]}{inner[-1]}" in ("[]", "{}"):
         return True
     plain = _POWER.sub("", inner) if opening == "**" else inner
     return opening not in plain and closing not in plain
 
 
-def _has_balanced_braces(text: str) -> bool:
+def _is_balanced(text: str, opening: str, closing: str) -> bool:
     depth = 0
-    for character in text:
-        if character == "{":
+    for sign in text:
+        if sign == opening:
             depth += 1
-        elif character == "}":
+        elif sign == closing:
             depth -= 1
         if depth < 0:
             return False
@@ -191,17 +191,9 @@ def without_brackets(text: str) -> str:
     """The text without the brackets that enclose all of it: `(5)`, `[5]`, `{5}`. `(1)(2)` stays as it is."""
     opening = text[:1]
     closing = _BRACKETS.get(opening)
-    if closing is None or not text.endswith(closing):
-        return text
-    depth = 0
-    for sign in text[:-1]:
-        if sign == opening:
-            depth += 1
-        elif sign == closing:
-            depth -= 1
-        if depth == 0:
-            return text
-    return text[1:-1].strip() if depth == 1 else text
+    if closing and text.endswith(closing) and _is_balanced(text[1:-1], opening, closing):
+        return text[1:-1].strip()
+    return text
 
 
 _LIST_MARK = re.compile(
@@ -252,7 +244,8 @@ _LAYOUT = compiled(
         r"\\lbrack(?![A-Za-z])": "[",
         r"\\rbrack(?![A-Za-z])": "]",
         r"\\in(?![A-Za-z])": "∈",
-        r"\\(?:to|(?:long)?rightarrow|Rightarrow)(?![A-Za-z])": "→",
+        # The arrows `<->` and `<=>` stay.
+        r"\\(?:to|(?:long)?rightarrow|Rightarrow)(?![A-Za-z])|(?<![<=-])[-=]{1,3}>|[⇒➔➜]": "→",
         rf"\\(?:{_FONTS}) ?\{{([^{{}}]{{0,60}})\}}": r"\1",
         r"\\([{}*_#%&$])": r"\1",
         r"[ \t]+": " ",

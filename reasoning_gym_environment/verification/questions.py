@@ -42,7 +42,7 @@ Variables = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that is added to the questions of a task: to all questions, or where a pattern matches.
+    """A sentence that is added to all questions of a task, or where a pattern matches and a condition holds.
 
     As in `re.sub`, \\1 stands for the first group of the pattern.
     """
@@ -50,6 +50,7 @@ class Sentence:
     task: str
     text: str
     where: str = ""
+    condition: Callable[[Entry], bool] | None = None
 
 
 def is_sound(task: str, entry: Entry) -> bool:
@@ -71,7 +72,7 @@ def mended(task: str, entry: dict[str, Any]) -> dict[str, Any]:
     added = []
     for sentence in SENTENCES:
         place = re.search(sentence.where, question) if sentence.task == source else None
-        if place:
+        if place and (sentence.condition is None or sentence.condition(entry)):
             added.append(place.expand(sentence.text))
     if added:
         found[LIBRARY_QUESTION] = question
@@ -444,6 +445,16 @@ def polynomial_equations_is_sound(entry: Entry) -> bool:
     return int(num_roots) == len(metadata["real_solutions"])
 
 
+# --- pool_matrix
+
+
+def cuts_windows(entry: Entry) -> bool:
+    """Whether an edge of the matrix cuts off windows of an item of pool_matrix."""
+    metadata = entry["metadata"]
+    size = metadata["pool_size"]
+    return bool(metadata["rows"] % size or metadata["cols"] % size)
+
+
 # --- propositional_logic
 
 
@@ -673,6 +684,7 @@ SENTENCES = (
     Sentence(
         "pool_matrix",
         "A window that extends beyond the right or the lower edge is pooled over the elements that it has.",
+        condition=cuts_windows,
     ),
     # By the usual precedence, `-2^2` is -4. Here it is 4.
     Sentence("power_function", r"Here \1^\2 means (\1)^\2.", where=r"Compute (-[\d.e-]+)\^(-?\d*[02468])\b"),

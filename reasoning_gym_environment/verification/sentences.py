@@ -269,7 +269,7 @@ def says(answer: str, question: str, value: Fraction | str) -> bool:
 
 def _plain_sentence(answer: str) -> str:
     text = strip_markup(_MARKS.sub("", strip_markup(answer)))
-    text = re.sub(r"\\text\s?\{([^{}]*)\}", r" \1", text).replace("->", "→")
+    text = re.sub(r"\\text\s?\{([^{}]*)\}", r" \1", text)
     return plain_text(text)
 
 

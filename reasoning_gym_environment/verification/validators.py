@@ -44,7 +44,6 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\(?\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
-_ARROW = re.compile(r"[-=]{1,3}>|⇒|➔|➜")
 _SEPARATORS = frozenset(" \t\n,;|[](){}\"'`*$→")
 """Characters that may stand between moves."""
 
@@ -56,7 +55,6 @@ def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
     """
     plain = _LABEL.sub("", plain_text(answer))
     plain = _NUMBERING.sub("", plain)
-    plain = _ARROW.sub("→", plain)
     move = re.compile(pattern, re.IGNORECASE | re.ASCII)
     moves = [match.groups() for match in move.finditer(plain)]
     remainder = move.sub("", plain)
@@ -297,7 +295,7 @@ def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
     """Read `A=1,B=2`, `{"A": 1}`, `A → 1` or a table as a mapping. Raises UnreadableTextError if a key occurs twice."""
     plain = _TABLE_HEAD.sub("", plain_text(answer))
     # `_moves` would take the `0:` of a line `0: 1` for the number of the line.
-    plain = re.sub(r":|→|->|(?<=\w) \| (?=\w)", "=", plain)
+    plain = re.sub(r":|→|(?<=\w) \| (?=\w)", "=", plain)
     plain = re.sub(r"\b(?:vertex|colou?r|and)\b", " ", plain, flags=re.IGNORECASE)
     found = _moves(plain, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s{{0,3}}=\s{{0,3}}[\"'`]?({value})[\"'`]?(?!\w)")
     pairs = {name.upper(): int(number) for name, number in found}
@@ -335,16 +333,14 @@ def survo(entry: Entry, answer: str) -> bool:
     rows = number_grid(answer)
     if list(map(len, rows)) != list(map(len, puzzle)):
         return False
-    filled = []
-    for puzzle_row, row in zip(puzzle, rows, strict=True):
-        for given, cell in zip(puzzle_row, row, strict=True):
-            if given == 0:
-                filled.append(cell)
-            elif given != cell:
-                return False
-    columns = zip(*rows, strict=True)
-    lines = itertools.chain(rows, columns)
-    return Counter(filled) == Counter(metadata["candidate_numbers"]) and all(map(_ends_in_sum, lines))
+    cells = list(zip(itertools.chain(*puzzle), itertools.chain(*rows), strict=True))
+    filled = Counter(cell for given, cell in cells if given == 0)
+    lines = itertools.chain(rows, zip(*rows, strict=True))
+    return (
+        all(given in (0, cell) for given, cell in cells)
+        and filled == Counter(metadata["candidate_numbers"])
+        and all(map(_ends_in_sum, lines))
+    )
 
 
 def _ends_in_sum(line: Sequence[Any]) -> bool:
