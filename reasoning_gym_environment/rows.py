@@ -14,6 +14,7 @@ rows in one process and grade completions in another need nothing but the recipe
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,8 +26,7 @@ from .inference.prompts import as_dicts, build_messages, system_message
 from .recipes import PromptedProblem, Recipe, check_datasets, prompted
 from .records import Problem
 from .runtime import Runtime
-from .sampling.curriculum import Curriculum
-from .sampling.item_maker import ItemAddress, ItemResult
+from .sampling.item_maker import ItemAddress
 from .sampling.item_stream import level_chooser
 from .sampling.level_store import LevelStore, StoreSettings, check_is_new
 from .settings.components import EvaluationSettings, SamplingSettings, checked
@@ -96,10 +96,10 @@ class Rows(Sequence[Row]):
 
     def __init__(self, level_store: str | Path, limit: PromptLimit | None = None) -> None:
         """Raises EnvironmentSetupError if there is no such store."""
-        path = Path(level_store).absolute()
-        stored = store_at(path).settings
+        store = LevelStore(level_store)
+        stored = store.settings
         settings = _curriculum(stored.tasks, seed=stored.seed, curriculum_target_accuracy=stored.target_accuracy)
-        self._set(_Choice(settings, stored.rows, limit, path))
+        self._set(_Choice(settings, stored.rows, limit, store))
 
     @classmethod
     def fixed(cls, count: int, *, seed: int = 42, limit: PromptLimit | None = None, **settings: Any) -> Rows:
@@ -169,7 +169,7 @@ class Rows(Sequence[Row]):
         The rows that were read before come first.
         """
         store = self._choice.store
-        return iter(range(len(self))) if store is None else store_at(store).incomplete_rows()
+        return iter(range(len(self))) if store is None else store.incomplete_rows()
 
     @property
     def _started(self) -> _Source:
@@ -180,12 +180,13 @@ def report(source: Recipe | Mapping[str, Any], rewards: Sequence[float | None]) 
     """Tell the curriculum the rewards of completions of a row, in [0, 1], or None without a score.
 
     `source` is the recipe, or a mapping that has its fields. The completions of a row may come in several calls. The
-    curriculum counts the group once. The call does nothing for a row that no store has given out. Raises
-    EnvironmentSetupError if the store cannot be written: then none of the rewards counts, and the call may be repeated.
+    curriculum counts the group once. The call does nothing for a row without a store. Raises EnvironmentSetupError if
+    the store has not given the row out, or cannot be written: then none of the rewards counts, and the call may be
+    repeated.
     """
     recipe = Recipe.of(source)
     if recipe.level_store:
-        store_at(recipe.level_store).add(recipe.row, *rewards)
+        _store_at(recipe.level_store).add(recipe.row, *rewards)
 
 
 def new_store(
@@ -220,13 +221,8 @@ def _curriculum(settings: Mapping[str, Any], **sampling: Any) -> SamplingSetting
     return checked(SamplingSettings, **{**settings, **sampling, "complexity_mode": "curriculum"})
 
 
-_stores = PerProcess[LevelStore]()
-"""The open stores of this process, by their path."""
-
-
-def store_at(path: str | Path) -> LevelStore:
-    """The store of this path, which this process opens once. Raises EnvironmentSetupError."""
-    return _stores.get(str(Path(path).absolute()), lambda: LevelStore(path))
+_store_at = functools.cache(LevelStore)
+"""The stores that have learned rewards in this process, by their path."""
 
 
 # --- the items of rows
@@ -240,7 +236,7 @@ class _Choice:
     count: int = 0
     """The number of training rows."""
     limit: PromptLimit | None = None
-    store: Path | None = None
+    store: LevelStore | None = None
 
     @property
     def is_held_out(self) -> bool:
@@ -277,16 +273,16 @@ class _Source:
         if isinstance(settings, EvaluationSettings):
             self.held_out = self.thread.run(self._runtime.held_out(settings)).problems
             return
+        store = self._choice.store
         self._seed = settings.seed
         self._stream = self._runtime.item_source(settings, too_long=self._choice.excess).stream
-        self._level = level_chooser(settings, self._runtime.ladders, Curriculum({}))
+        self._level = level_chooser(settings, self._runtime.ladders, store.level_of if store else lambda task: 0)
         names = self._stream.maker.catalog.names
         self.levels = {task: len(self._runtime.ladders.get(task, ())) for task in names}
-        store = self._choice.store
-        if store is not None and self.levels != store_at(store).levels():
+        if store is not None and self.levels != store.levels():
             raise EnvironmentSetupError(
-                f"{store}: another release of reasoning-gym or of this package made this store, with other tasks or "
-                "levels. Use that release, or make a new store."
+                f"{store.path}: another release of reasoning-gym or of this package made this store, with other tasks "
+                "or levels. Use that release, or make a new store."
             )
 
     def read(self, numbers: Sequence[int]) -> list[Row]:
@@ -298,68 +294,57 @@ class _Source:
 
         async def read(number: int) -> Row:
             async with turns:
-                return await self._read(number)
+                return self._row(number, await self._problem(number))
 
         return await asyncio.gather(*map(read, numbers))
 
-    async def _read(self, number: int) -> Row:
-        if self._choice.is_held_out:
-            return self._row(number, self.held_out[number])
-        if self._choice.store is None:
-            return self._row(number, await self._make(number, None))
-        store = store_at(self._choice.store)
-        kept = await asyncio.to_thread(store.recipe, number)
-        if kept is None:
-            made = await self._make(number, store)
-            own = Recipe.of(made).as_row()
-            kept = await asyncio.to_thread(store.keep, number, made.task, made.level, own)
-            if kept == own:
-                return self._row(number, made, store)
-            # Another process has read this row in the meantime.
-        return self._row(number, await Recipe.of(kept).make(self._runtime), store)
-
-    def _row(self, number: int, problem: Problem, store: LevelStore | None = None) -> Row:
+    def _row(self, number: int, problem: Problem) -> Row:
         recipe = Recipe.of(problem)
-        if store is not None:
-            recipe = replace(recipe, level_store=str(store.path), row=number)
+        if self._choice.store is not None:
+            recipe = replace(recipe, level_store=str(self._choice.store.path), row=number)
         split: Split = "eval" if self._choice.is_held_out else "train"
         return Row(number, prompted(problem, self._choice.settings), recipe, split)
 
-    async def _make(self, number: int, store: LevelStore | None) -> Problem:
+    async def _problem(self, number: int) -> Problem:
+        """The problem of a row: a held-out question, what the first reader of the row has made, or a new item."""
+        store = self._choice.store
+        if self._choice.is_held_out:
+            return self.held_out[number]
+        if store is None:
+            return await self._make(number)
+        kept = store.recipe(number)
+        if kept is None:
+            made = await self._make(number)
+            own = Recipe.of(made).as_row()
+            kept = store.keep(number, own)
+            if kept == own:
+                return made
+            # Another process has read this row in the meantime.
+        return await Recipe.of(kept).make(self._runtime)
+
+    async def _make(self, number: int) -> Problem:
         """Make an item for a row. A draw that gives no item is skipped, and the draw that many rows later is next."""
         for attempt in range(TRIES):
             index = number + attempt * self._choice.count
             task = self._stream.choose_task(index)
-            levels = await self._levels_of(task, index, store)
+            levels: Sequence[Level | None] = [None]
+            if self._level is not None:
+                levels = self._runtime.ladders[task].down_from(self._level(task, index).index)
             address = ItemAddress(task, index, "train", self._seed, self._stream.instance)
             result = await self._stream.maker.make_at_first_of(levels, address)
-            if store is not None and result.exceeded:
-                await asyncio.to_thread(store.note_unmade, task, [level for level, *_ in result.exceeded])
+            if self._choice.store is not None and result.exceeded:
+                self._choice.store.note_unmade(task, [level for level, *_ in result.exceeded])
             if result.problem is not None:
                 return result.problem
-            self._log_skip(number, task, result)
+            if (task, result.reason) not in self._logged:
+                self._logged.add((task, result.reason))
+                logger.warning(
+                    "Row %d: skipped an item of %s (%s): %s. Further skips of this kind are not logged.",
+                    number,
+                    task,
+                    result.reason,
+                    result.detail,
+                )
         raise EnvironmentSetupError(
             f"Row {number}: {TRIES} draws in a row gave no usable item. Include more tasks, or allow longer prompts."
         )
-
-    async def _levels_of(self, task: str, index: int, store: LevelStore | None) -> Sequence[Level | None]:
-        """The level of an item, and all easier levels; None for reasoning-gym's default config."""
-        if store is not None:
-            level = await asyncio.to_thread(store.level_of, task)
-        elif self._level is not None:
-            level = self._level(task, index).index
-        else:
-            return [None]
-        return self._runtime.ladders[task].down_from(level)
-
-    def _log_skip(self, number: int, task: str, result: ItemResult) -> None:
-        """Log the first skip of a task for a reason in this process."""
-        if (task, result.reason) not in self._logged:
-            self._logged.add((task, result.reason))
-            logger.warning(
-                "Row %d: skipped an item of %s (%s): %s. Further skips of this kind are not logged.",
-                number,
-                task,
-                result.reason,
-                result.detail,
-            )

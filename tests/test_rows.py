@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,11 @@ def answer(row: Row) -> None:
         report(row.recipe, [reward])
 
 
+def execute(store: LevelStore, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(store.path)) as database, database:
+        return database.execute(statement).fetchall()
+
+
 def levels_of(store: LevelStore) -> dict[str, int]:
     return {task.task: task.level for task in store.summary().tasks}
 
@@ -53,7 +60,7 @@ def test_the_rows_are_the_items_of_a_run(store: LevelStore, monkeypatch: pytest.
             answer(row)
             stream.observe(problem, rewards(problem.task, problem.level, problem.index))
         state = stream.state_dict()["curriculum"]["tasks"]
-    saved = store._database.execute("SELECT task, state FROM tasks").fetchall()
+    saved = execute(store, "SELECT task, state FROM tasks")
     assert {task: json.loads(own) for task, own in saved} == state
     assert min(levels_of(store).values()) >= 1
 
@@ -121,7 +128,7 @@ def test_what_is_wrong_is_said_in_a_sentence(store: LevelStore, tmp_path: Path) 
             Rows(store.path)[number]
     with pytest.raises(EnvironmentSetupError, match="Expected a recipe"):
         report({"task": "chain_sum"}, [1.0])
-    store._database.execute("UPDATE tasks SET levels = 2 WHERE task = 'chain_sum'")
+    execute(store, "UPDATE tasks SET levels = 2 WHERE task = 'chain_sum'")
     with pytest.raises(EnvironmentSetupError, match="another release"):
         Rows(store.path)[0]
 

@@ -67,9 +67,12 @@ def choose_task(weights: Mapping[str, float], seed: int, instance: str, index: i
 def level_chooser(
     settings: SamplingSettings,
     ladders: Mapping[str, Ladder],
-    curriculum: Curriculum,
+    level_of: Callable[[str], int],
 ) -> LevelChooser | None:
-    """The chooser of `complexity_mode`; None for reasoning-gym's default configs."""
+    """The chooser of `complexity_mode`; None for reasoning-gym's default configs.
+
+    `level_of` is the level of a task in the curriculum.
+    """
     mode = settings.complexity_mode
     if mode is None:
         return None
@@ -77,7 +80,7 @@ def level_chooser(
     def choose(task: str, index: int) -> Level:
         ladder = ladders[task]
         if mode == "curriculum":
-            return ladder.levels[curriculum.level(task)]
+            return ladder.levels[level_of(task)]
         if mode == "random":
             return derive_random(settings.seed, "level", task, index).choice(ladder.levels)
         return ladder.at(mode)
@@ -387,7 +390,7 @@ def build_item_source(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
-        levels=level_chooser(settings, ladders, curriculum),
+        levels=level_chooser(settings, ladders, curriculum.level),
         ladders=ladders,
         curriculum=curriculum if follows_curriculum else None,
         prefetch=PREFETCH,

@@ -22,7 +22,7 @@ LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}
 def chooser(mode: Any, seed: int = 42) -> LevelChooser | None:
     settings = SamplingSettings(complexity_mode=mode, seed=seed)
     curriculum = Curriculum({task: len(ladder) for task, ladder in LADDERS.items()})
-    return level_chooser(settings, LADDERS, curriculum)
+    return level_chooser(settings, LADDERS, curriculum.level)
 
 
 def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
