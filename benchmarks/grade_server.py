@@ -55,11 +55,13 @@ def handler(port: int) -> None:
     async def grade(groups: list[dict[str, Any]]) -> list[Any]:
         found = []
         for group in groups:
-            task = group["task"]
-            if task not in datasets:
-                datasets[task] = reasoning_gym.create_dataset(task, seed=0, size=1)
+            key = (group["recipe"]["task"], group["recipe"]["seed"])
+            if key not in datasets:
+                task, seed = key
+                datasets[key] = reasoning_gym.create_dataset(task, seed=seed, size=1)
+            dataset = datasets[key]
             answers = [re.sub(r".*<answer>|</answer>.*", "", text, flags=re.DOTALL) for text in group["completions"]]
-            found.append([{"reward": datasets[task].score_answer(answer, group["item"])} for answer in answers])
+            found.append([{"reward": dataset.score_answer(answer, dataset[0])} for answer in answers])
         return found
 
     uvicorn.run(app, port=port, log_level="error")
@@ -91,16 +93,17 @@ def groups() -> list[dict[str, Any]]:
     """An item of each task, with its right answer and another item's."""
     import reasoning_gym
 
-    from reasoning_gym_environment.records import to_json
-
     found = []
     for task in TASKS.split(","):
-        dataset = reasoning_gym.create_dataset(task, seed=7, size=8)
-        for entry, other in zip(dataset, [*dataset][::-1], strict=True):
-            item = json.loads(json.dumps(to_json(entry)))
-            for answer in (entry["answer"], other["answer"]):
-                found.append({"task": task, "item": item, "completions": [f"<answer>{answer}</answer>"]})
+        answers = [reasoning_gym.create_dataset(task, seed=seed, size=1)[0]["answer"] for seed in range(8)]
+        for seed, (own, other) in enumerate(zip(answers, answers[::-1], strict=True)):
+            for answer in (own, other):
+                found.append({"recipe": recipe(task, seed), "completions": [f"<answer>{answer}</answer>"]})
     return found
+
+
+def recipe(task: str, seed: int) -> dict[str, Any]:
+    return {"task": task, "seed": seed, "config": "{}", "level": None, "question_digest": ""}
 
 
 async def load(url: str, asked: list[dict[str, Any]], seconds: float) -> dict[str, float]:
@@ -132,12 +135,7 @@ async def load(url: str, asked: list[dict[str, Any]], seconds: float) -> dict[st
 
 async def hang(url: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
     """One answer that never ends, and others right behind it."""
-    import reasoning_gym
-
-    from reasoning_gym_environment.records import to_json
-
-    entry = json.loads(json.dumps(to_json(reasoning_gym.create_dataset("puzzle24", seed=7, size=1)[0])))
-    endless = {"task": "puzzle24", "item": entry, "completions": [f"<answer>{ENDLESS}</answer>"]}
+    endless = {"recipe": recipe("puzzle24", 7), "completions": [f"<answer>{ENDLESS}</answer>"]}
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
 
         async def reward(group: dict[str, Any]) -> Any:

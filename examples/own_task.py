@@ -2,7 +2,7 @@
 
 python examples/own_task.py                                                       an item, and rewards of answers
 reasoning-gym-env tasks clock_sum --task-modules examples/own_task.py --complexity 1
-reasoning-gym-env audit clock_sum --task-modules examples/own_task.py             how reliable its verifier is
+reasoning-gym-env audit --tasks clock_sum --task-modules examples/own_task.py     how reliable its verifier is
 reasoning-gym-env serve --env.task_modules examples/own_task.py --env.include_tasks clock_sum,countdown
 """
 

@@ -2,7 +2,7 @@
 
 pip install reasoning-core                     the license is MIT; the verifiers run in the sandbox, like all others
 reasoning-gym-env tasks core_planning --task-modules examples/reasoning_core_tasks.py --complexity 1
-reasoning-gym-env audit core_planning --task-modules examples/reasoning_core_tasks.py
+reasoning-gym-env audit --tasks core_planning --task-modules examples/reasoning_core_tasks.py
 reasoning-gym-env serve --env.task_modules examples/reasoning_core_tasks.py --env.include_tasks 'core_*,countdown'
 
 Three verifiers reach code that can evaluate text. The package serves their tasks only if `allow_unguarded_tasks` names

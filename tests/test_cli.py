@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import cli
-from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 from testing.env_support import dumped
 from testing.inference_server import ThreadedMockServer
 from testing.process_table import parents, workers_of
@@ -297,7 +296,7 @@ import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 from {cli.__name__} import main
 main({arguments!r})"""
     with running(["-c", program], log, tmp_path) as process:
-        rows = target / UNFINISHED / "data" / "train.jsonl"
+        rows = tmp_path / ".out.unfinished" / "data" / "train.jsonl"
         wait_for(lambda: rows.exists() and rows.stat().st_size, "rows")
         workers = workers_of(process.pid)
         process.send_signal(number)

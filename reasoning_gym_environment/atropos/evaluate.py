@@ -24,13 +24,11 @@ from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import (
-    TASK_TABLE,
     difference_words,
     exact,
     print_table,
     result_line,
     summarise,
-    task_table,
     values_by_question,
 )
 from ..evaluation.runner import METRICS, SAMPLES, AnswerLog, FirstEvaluation
@@ -74,7 +72,7 @@ async def evaluate(env: ReasoningGymEnv) -> dict[str, float]:
         return {}
     env.eval_metrics.extend(metrics.items())
     keep_newest_metrics(env.eval_metrics)
-    return _numbers(metrics)
+    return metrics
 
 
 async def evaluate_at_step(env: ReasoningGymEnv) -> None:
@@ -109,16 +107,16 @@ async def _evaluate_once(env: ReasoningGymEnv) -> dict[str, float]:
         if config.data_dir_to_save_evals is not None:
             await _write(env, results, samples, parameters, started)
         answers.finish()
-    metrics = _metrics(env.run, results, questions)
+    metrics = results.metrics()
     env.eval_metrics.extend(metrics.items())
     logger.info("Spent: %s.", spending.total())
     await env.wandb_log()
     # The table comes last: if the reader of the output has gone away, printing fails, and the results must be complete.
     print_table(results, questions.describe())
-    return _numbers(metrics)
+    return metrics
 
 
-async def _evaluate_present_model(env: ReasoningGymEnv) -> dict[str, Any]:
+async def _evaluate_present_model(env: ReasoningGymEnv) -> dict[str, float]:
     """The metrics of one evaluation. Raises EnvironmentSetupError.
 
     Each evaluation carries the trainer's steps at which its completions were sampled: other environments may feed the
@@ -146,7 +144,7 @@ async def _evaluate_present_model(env: ReasoningGymEnv) -> dict[str, Any]:
         except OSError as error:
             # Training continues, and the log has the numbers.
             logger.error("Evaluation not written to %s: %s", run.evals_folder, error)
-    return _metrics(run, results, questions)
+    return results.metrics()
 
 
 def _since_first(run: Run, step: int, samples: Sequence[Mapping[str, Any]]) -> str:
@@ -204,18 +202,6 @@ def write_results(folder: Path, document: Mapping[str, Any], samples: Sequence[d
         write_atomically(folder / METRICS, json.dumps(document, indent=2).encode())
     finally:
         os.close(descriptor)
-
-
-def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:
-    """The metrics to log; with wandb also a table by task."""
-    metrics: dict[str, Any] = results.metrics()
-    if run.config.use_wandb:
-        metrics[TASK_TABLE] = task_table(results, questions.manifest)
-    return metrics
-
-
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if isinstance(value, float)}
 
 
 def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:

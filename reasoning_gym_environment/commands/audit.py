@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api import PromptedProblem, Tasks
-from ..errors import EnvironmentSetupError, GenerationError
+from ..errors import GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Outcome
 from ..sampling.seeds import derive_seed
@@ -34,7 +33,6 @@ from ..storage.files import write_atomically
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of
 from ..tasks.difficulty_ladder import build_ladder
-from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, Progress, check_file, positive, print_table, printable, whole
 from ..verification import eval_guards
 from ..verification.entries import right_answer
@@ -68,24 +66,16 @@ def last_lines(question: str) -> str:
     return question.rstrip().split("\n\n")[-1].split(":")[-1].strip()
 
 
-VERDICTS = {
-    "broken": "does not pay the items' own answers in full",
-    "pays-without-work": "pays an answer that needs no work",
-    "raises": "has a verifier that raises an exception, or takes too long",
-    "missing-items": "does not make all items, or not in time",
-}
+VERDICTS = ("broken", "pays-without-work", "raises", "missing-items")
 """The verdicts other than "sound", the worst first."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Audit the tasks that the arguments name; returns the exit code: 1 if a task has a verdict named in --fail-on.
+    """Audit the tasks that the arguments name; returns the exit code: 1 if a task is not sound.
 
     Raises EnvironmentSetupError for a mistake in the arguments, and OSError if the result cannot be written.
     """
     options = _parser().parse_args(arguments)
-    for verdict in options.fail_on:
-        if verdict not in VERDICTS:
-            raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {verdict!r}.")
     if options.json is not None:
         # The audit takes minutes, so an unwritable file is reported before it starts.
         check_file("--json", options.json)
@@ -96,20 +86,16 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         write_atomically(Path(options.json), json.dumps(document, indent=1).encode() + b"\n")
     print_table(Output(), _table(document["tasks"]))
-    failed = [result for result in document["tasks"] if result["verdict"] in options.fail_on]
-    for result in failed:
-        verdict = result["verdict"]
-        print(f"{result['task']}: {verdict}, it {VERDICTS[verdict]}", file=sys.stderr)
-    return 1 if failed else 0
+    return 0 if all(result["verdict"] == "sound" for result in document["tasks"]) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env audit",
         description="Measure whether each task's verifier pays the items' own answers, whether it pays a constant or a "
-        "copy of the question, and whether it raises an exception. Answers are graded in the sandbox, as in training.",
+        "copy of the question, and whether it raises an exception. Answers are graded in the sandbox, as in training. "
+        "The exit code is 1 if a task is not sound.",
     )
-    verdicts = ", ".join(VERDICTS)
     add = parser.add_argument
     add_settings(parser, ["include_tasks", "exclude_tasks", "task_modules"], verb="audit")
     add(
@@ -121,13 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=whole, default=SEED, help="another seed gives other items (default: %(default)s)")
     add("--json", metavar="FILE", help="also write all measurements as JSON")
-    add(
-        "--fail-on",
-        type=parse_names,
-        default=[],
-        metavar="VERDICTS",
-        help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
-    )
     return parser
 
 

@@ -1,6 +1,6 @@
 """A folder that can be published as a dataset: its files and its card.
 
-A command that ends early leaves no part of a dataset: `new_folder` moves the files to their place at the end.
+A command that ends early leaves no part of a dataset: `new_folder` gives the folder its name at the end.
 """
 
 from __future__ import annotations
@@ -19,38 +19,25 @@ from ..utils.terminal import check_folder
 CARD = Path("README.md")
 TEMPLATES = Path(__file__).resolve().parent.parent / "html_report" / "templates"
 
-UNFINISHED = ".unfinished"
-"""Name of the subfolder for the files of a command that is running or was killed."""
-
 
 @contextlib.contextmanager
-def new_folder(folder: Path, name: str | Path) -> Iterator[Path]:
-    """A folder to write the files of a dataset to. At the end they move to `folder`, the card last.
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write the files of a dataset to, which becomes `folder` at the end.
 
-    If the command ends early, the files are removed, and `folder` too if it is new. If the command is killed, the same
-    command replaces them.
+    If the command ends early, the files are removed. If the command is killed, the same command replaces them.
 
-    Raises EnvironmentSetupError if `folder` cannot be written, or has a card or a file `name` already.
+    Raises EnvironmentSetupError if `folder` cannot be written, or is not empty.
     """
-    if (folder / CARD).exists() or (folder / name).exists():
-        raise EnvironmentSetupError(f"{folder} holds a dataset already: name a new folder with --to.")
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
-    unfinished = folder / UNFINISHED
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise EnvironmentSetupError(f"--to: expected a new folder, but {folder} exists and is not empty.")
+    unfinished = folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         check_folder("--to", unfinished)
         yield unfinished
-        files = [path for path in unfinished.rglob("*") if path.is_file()]
-        for file in sorted(files, key=lambda path: path.name == CARD.name):
-            place = folder / file.relative_to(unfinished)
-            place.parent.mkdir(exist_ok=True)
-            file.replace(place)
+        unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        for path in created:
-            # A folder with files is kept.
-            with contextlib.suppress(OSError):
-                path.rmdir()
 
 
 def write_card(folder: Path, template_name: str, **values: Any) -> None:

@@ -63,7 +63,7 @@ def write_completions(options: argparse.Namespace) -> str:
     for path in options.paths:
         files |= {file.resolve(): file for file in files_of(path)}
     summary = Summary()
-    with new_folder(options.to, ROWS) as folder:
+    with new_folder(options.to) as folder:
         with _rows_file(folder) as target:
             for row in _rows_of_files(list(files.values()), options, summary):
                 # The rows are ASCII, because a completion may hold half of a surrogate pair.
@@ -84,7 +84,7 @@ def write_completions(options: argparse.Namespace) -> str:
 def write_cold_start(options: argparse.Namespace) -> str:
     """Write examples from training items, so that none of them is a question of an evaluation. Returns a sentence."""
     summary = Summary()
-    with new_folder(options.to, ROWS) as folder:
+    with new_folder(options.to) as folder:
         with (
             Tasks(complexity_mode=options.complexity, **task_settings(options)) as tasks,
             _rows_file(folder) as target,

@@ -58,7 +58,8 @@ class Items:
 
 def write_items(options: argparse.Namespace) -> str:
     """Write training items; returns a sentence about them. Raises EnvironmentSetupError if there are too few."""
-    with new_folder(options.to, _file(options, "train")) as folder:
+    _check_libraries(options)
+    with new_folder(options.to) as folder:
         items = _training(options)
         _write(items, options, folder)
     return f"{len(items.problems)} training items of {len(items.tasks)} tasks in {options.to}."
@@ -66,7 +67,8 @@ def write_items(options: argparse.Namespace) -> str:
 
 def write_held_out(options: argparse.Namespace) -> str:
     """Write held-out questions; returns a sentence with their manifest. Raises EnvironmentSetupError without any."""
-    with new_folder(options.to, _file(options, "eval")) as folder:
+    _check_libraries(options)
+    with new_folder(options.to) as folder:
         items = _held_out(options)
         _write(items, options, folder)
     return (
@@ -75,12 +77,10 @@ def write_held_out(options: argparse.Namespace) -> str:
     )
 
 
-def _file(options: argparse.Namespace, split: Split) -> str:
-    """The name of the file of rows. Raises ModuleNotFoundError if the format needs pyarrow, and it is missing."""
-    form = ITEM_FORMATS[options.format]
-    if form.is_parquet:
+def _check_libraries(options: argparse.Namespace) -> None:
+    """Raise ModuleNotFoundError if the format needs pyarrow, and it is missing."""
+    if ITEM_FORMATS[options.format].is_parquet:
         importlib.import_module("pyarrow")
-    return form.files[split]
 
 
 def _training(options: argparse.Namespace) -> Items:

@@ -90,9 +90,6 @@ def _parser(command: str, description: str, *, port: int, **defaults: Any) -> ar
         metavar="NAME",
         help="variable that holds a token which requests must carry",
     )
-    parser.add_argument(
-        "--body-limit", type=positive, default=64, metavar="MIB", help="MiB that the body of a request may have (64)"
-    )
     return parser
 
 
@@ -142,7 +139,7 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], Any], defaults: M
         if not options.token and not ipaddress.ip_address(host).is_loopback:
             logger.warning("Everybody who reaches %s port %d can use this server. Add --token-env.", host, port)
         names = {options.host, socket.gethostname()}
-        gate = Gate(app(tasks), token=options.token, names=names, most_bytes=options.body_limit << 20)
+        gate = Gate(app(tasks), token=options.token, names=names)
         print(f"{len(tasks.names)} tasks at http://{address}:{port}. Ctrl-C ends it.", flush=True)
         config = uvicorn.Config(gate, http=Connection, log_level="warning", timeout_keep_alive=KEEP_ALIVE_S)
         uvicorn.Server(config).run(sockets=[bound])

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.table import Table
 
@@ -22,18 +22,12 @@ from ..storage.lines import UNKNOWN
 from ..utils import terminal
 from .statistics import Estimate, Question, mean_of, paired_difference, pass_at_k, pass_ks, share
 
-if TYPE_CHECKING:
-    import wandb
-
 EvalSample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[EvalSample], "float | None"]
 """A function that returns the number to average for a scored sample, or None if the sample lacks it."""
 
 QuestionKey: TypeAlias = tuple[str, str]
 """A task, and one of its items."""
-
-TASK_TABLE = "eval/tasks"
-"""Name in wandb of the table that `task_table` makes."""
 
 MEAN_SCORE = "mean_score"
 """Name of the mean score. The original calls it percent_correct, so metrics have it under both names."""
@@ -361,19 +355,3 @@ def _shown(name: str, estimate: Estimate | None, *, has_limits: bool) -> str:
     if has_limits:
         text += f" [{estimate.low:{form}}, {estimate.high:{form}}]"
     return text
-
-
-def task_table(results: EvalResults, manifest: str) -> wandb.Table:
-    """The numbers of `ScopeResult.flat`, with a row for each task. Missing numbers are None."""
-    # The import takes a second. Programs that only read results do not need wandb.
-    import wandb
-
-    # A task can lack numbers that another one has. A dict keeps the order of their names.
-    names: dict[str, float] = {}
-    for task in results.tasks:
-        names |= task.flat("")
-    table = wandb.Table(columns=["task", "category", "questions", *names, "manifest"])
-    for task in results.tasks:
-        numbers = map(task.flat("").get, names)
-        table.add_data(task.name, task.category, task.questions, *numbers, manifest)
-    return table

@@ -42,6 +42,7 @@ class Curve:
     """
 
     name: str
+    is_held_out: bool
     axis: str
     points: Sequence[Point]
     tasks: Mapping[str, Sequence[Point]]
@@ -52,7 +53,7 @@ class Curve:
         return {
             "name": self.name,
             "axis": self.axis,
-            "isHeldOut": not self.groups,
+            "isHeldOut": self.is_held_out,
             "all": _as_json(self.points, OF_ALL),
             "tasks": {task: _as_json(points, OF_A_TASK) for task, points in self.tasks.items()},
         }
@@ -115,7 +116,7 @@ def _of_run(name: str, run: LoadedRun) -> Curve:
     groups = by_task(run)
     tasks = {task: points_of(own, has_steps=has_steps) for task, own in groups.items()}
     axis = "step of the trainer" if has_steps else "groups"
-    return Curve(name, axis, points_of(run.groups, has_steps=has_steps), tasks, groups)
+    return Curve(name, False, axis, points_of(run.groups, has_steps=has_steps), tasks, groups)
 
 
 def by_task(run: LoadedRun) -> dict[str, list[DumpedGroup]]:
@@ -173,7 +174,7 @@ def _of_series(name: str, evaluations: Sequence[Evaluation]) -> Curve:
         points.append(Point(step, evaluation.results.overall.estimates))
         for task in evaluation.results.tasks:
             tasks.setdefault(task.name, []).append(Point(step, task.estimates))
-    return Curve(name, "step of the trainer", points, tasks)
+    return Curve(name, True, "step of the trainer", points, tasks)
 
 
 # --- the table of tasks
@@ -213,14 +214,14 @@ def task_rows(curves: Sequence[Curve]) -> list[TaskRow]:
 
     With one run and one series, a task has one row, whose rates are held-out if it was evaluated.
     """
-    held_out = [curve for curve in curves if not curve.groups]
-    is_merged = len(held_out) < 2 and len(curves) - len(held_out) < 2
+    held_out = sum(curve.is_held_out for curve in curves)
+    is_merged = held_out < 2 and len(curves) - held_out < 2
     rows: dict[tuple[str, str], TaskRow] = {}
     for curve in curves:
         for name, points in curve.tasks.items():
             key = (name, "" if is_merged else curve.name)
             rates = _values(points, "accuracy")
-            if curve.groups:
+            if not curve.is_held_out:
                 groups = curve.groups[name]
                 rows[key] = TaskRow(
                     name,

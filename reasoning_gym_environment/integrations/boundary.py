@@ -24,6 +24,9 @@ MOST_CONNECTIONS = 900
 """The server closes further connections at once. Most systems allow a process 1,024 descriptors."""
 HEADER_S = 10.0
 """A connection that has not sent the whole header of a request in this time is closed."""
+MOST_BYTES = 64 << 20
+"""The server refuses larger bodies."""
+TOO_LONG = f"A body has at most {MOST_BYTES >> 20} MiB. Send fewer completions in a request."
 BODY_S = 120.0
 """A request whose body takes longer to arrive is refused."""
 
@@ -36,14 +39,13 @@ class Gate:
     """An ASGI application that passes on the requests which may be served.
 
     With a `token`, requests need `Authorization: Bearer TOKEN`. Without, their host must be an address, or a name in
-    `names`, or a name without a dot, which no stranger can register. A body has at most `most_bytes`.
+    `names`, or a name without a dot, which no stranger can register. A body has at most MOST_BYTES.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, names: Collection[str], most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, names: Collection[str]) -> None:
         self._app = app
         self._token = token
         self._names = names
-        self._most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         checked = receive
@@ -71,8 +73,8 @@ class Gate:
                 f"Host and Origin: expected the name or the address of this machine, got {host!r:.100} and "
                 f"{origin!r:.100}. Use an address, or start the server with --token-env.",
             )
-        if int(headers.get(b"content-length", "0")) > self._most_bytes:
-            raise self._too_long()
+        if int(headers.get(b"content-length", "0")) > MOST_BYTES:
+            raise RefusedError(413, TOO_LONG)
 
     def _is_here(self, host: str) -> bool:
         name = host
@@ -83,9 +85,6 @@ class Gate:
             return name in self._names or "." not in name
         return True
 
-    def _too_long(self) -> RefusedError:
-        return RefusedError(413, f"A body has at most {self._most_bytes >> 20} MiB. Send less, or raise --body-limit.")
-
     async def _read_body(self, receive: Receive) -> Receive:
         """Read the whole body. Returns a function that gives it again. Raises RefusedError."""
         body = bytearray()
@@ -95,8 +94,8 @@ class Gate:
                 while message.get("more_body"):
                     message = await receive()
                     body += message.get("body", b"")
-                    if len(body) > self._most_bytes:
-                        raise self._too_long()
+                    if len(body) > MOST_BYTES:
+                        raise RefusedError(413, TOO_LONG)
         except TimeoutError:
             raise RefusedError(408, f"The body has not arrived within {BODY_S:g} s.") from None
         unread = [{**message, "body": bytes(body)}]

@@ -1,15 +1,14 @@
 """The grader over HTTP of the command `grade-server` (docs/datasets.md).
 
-    POST /grade    [{completions, recipe | task, seed, config | task, item}, ...]
-                   ──> [[{reward, outcome, answer, reason}, ...], ...]
+    POST /grade    [{recipe, completions}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
     POST /verify   the request of NeMo Gym to its reasoning_gym server ──> the same fields, and `reward`
     POST /seed_session   NeMo Gym's agent calls it before each rollout; it does nothing
     GET  /health, /metrics
 
-JSON changes the metadata of most items. If the metadata of a request to /verify has a `recipe`, as in rows of
-`export items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata. The prompts of
-NeMo Gym's own rows ask for no form of the answer, so these rows are read as NeMo Gym reads them: the answer is in the
-last pair of answer tags, or it is the whole text. In both, only the last message of the assistant counts.
+JSON changes the metadata of most items, so the server makes the item again from its recipe. A request to /verify has
+the recipe in its metadata, as in rows of `export items --format nemo-gym`. The prompts of NeMo Gym's own rows ask for
+no form of the answer, so these rows are read as NeMo Gym reads them: the answer is in the last pair of answer tags, or
+it is the whole text. In both, only the last message of the assistant counts.
 
 A completion that could not be scored has the reward `null` and a reason. Its reward is never 0, except in the reply to
 NeMo Gym, which ends a collection of rollouts at `null`: there it is 0, with `mask_sample` and `failure_reason`, and the
@@ -20,10 +19,10 @@ trainer leaves the completion out of the loss. A request takes at most
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -64,30 +63,11 @@ class RequestPart(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class TaskItem(RequestPart, extra="allow"):
-    """An item as reasoning-gym made it."""
-
-    __pydantic_extra__: dict[str, JsonValue]
-    question: str
-    answer: JsonValue = None
-    metadata: dict[str, JsonValue] = Field(default_factory=dict)
-
-
 class GroupToGrade(RequestPart, extra="forbid"):
-    """Completions of a problem: the recipe of an item, or a task with a seed, or a task with an item.
+    """The recipe of an item, and completions of it."""
 
-    A recipe has the task too. A task may have a level, or a config (see ServedConfigs). `answer_format` is the form of
-    the answers for a problem without a recipe.
-    """
-
+    recipe: JsonValue
     completions: list[Text] = Field(min_length=1)
-    recipe: JsonValue = None
-    task: str = ""
-    item: TaskItem | None = None
-    seed: int = 0
-    level: int | None = None
-    config: dict[str, JsonValue] = Field(default_factory=dict)
-    answer_format: AnswerFormat | None = None
     thinking_opened: bool = False
 
 
@@ -111,9 +91,13 @@ class Graded(BaseModel):
         )
 
 
-class NemoRequest(TaskItem):
+class NemoRequest(RequestPart, extra="allow"):
     """The fields of NeMo Gym's reasoning_gym server. The reply contains all other fields of the request too."""
 
+    __pydantic_extra__: dict[str, JsonValue]
+    question: str
+    answer: JsonValue = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
     response: dict[str, JsonValue]
 
 
@@ -128,38 +112,52 @@ class GradingService:
         self._tasks = tasks
         self._queue = queue
         self._deadline_s = deadline_s
-        self._config = partial(tasks.served_configs.config, allows_any=allow_configs)
+        self._allow_configs = allow_configs
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
         """Completions."""
 
-    async def grade(self, groups: Sequence[GroupToGrade]) -> list[list[Graded]]:
-        """Raises HTTPException for a task or config that is not served, and when the queue is full."""
-        completions = sum(len(group.completions) for group in groups)
-        self._check_queue(completions)
-        for number, group in enumerate(groups):
-            self._check(number, group)
-        self.counts["in_flight"] += completions
+    async def grade_all(self, groups: Sequence[GroupToGrade]) -> list[list[Graded]]:
+        """The grades of several groups. Raises HTTPException when the queue is full."""
         turns = asyncio.Semaphore(GROUPS_AT_ONCE)
-        try:
-            graded = await asyncio.gather(*[self._grade_in_time(group, turns) for group in groups])
-        finally:
-            self.counts["in_flight"] -= completions
-        for group_grades in graded:
-            self.counts["unscored"] += sum(grade.reward is None for grade in group_grades)
-        return graded
 
-    def _check(self, number: int, group: GroupToGrade) -> None:
-        if group.recipe is not None:
-            # A recipe that does not fit leaves its completions unscored. It does not refuse the request.
-            return
-        if not group.task:
-            raise HTTPException(400, f"group {number}: expected a recipe alone, or a task; got neither.")
-        try:
-            self._config(group.task, group.config, level=group.level)
-        except EnvironmentSetupError as error:
-            raise HTTPException(400, f"group {number}: {error!s:.1000}") from error
+        async def grade(group: GroupToGrade) -> list[Graded]:
+            async with turns:
+                problem = await self._problem(group.recipe)
+                return await self._grade(problem, group.completions, thinking_opened=group.thinking_opened)
 
-    def _check_queue(self, completions: int) -> None:
+        with self._counted(sum(len(group.completions) for group in groups)):
+            return await asyncio.gather(*[self._in_time(grade(group), len(group.completions)) for group in groups])
+
+    async def verify(self, request: NemoRequest) -> Graded:
+        """The grade of a response to NeMo Gym's row, or to our own row. Raises HTTPException."""
+        recipe = request.metadata.get(RECIPE)
+        task = request.metadata.get("source_dataset")
+        if recipe is None and task not in self._tasks.names:
+            raise HTTPException(400, f"metadata: expected a served task in source_dataset, got {task!r:.100}.")
+        try:
+            text = last_message(request.response)
+        except ValueError as error:
+            return Graded(reason=str(error))
+
+        async def grade() -> list[Graded]:
+            if recipe is None:
+                return await self._grade(self._item(str(task), request), [answer_in(text)])
+            problem = await self._problem(recipe)
+            # A clarified question begins with the question of reasoning-gym.
+            if not request.question.startswith(problem.library_question.rstrip()):
+                raise EnvironmentSetupError(
+                    f"Expected the recipe of the item, got the recipe of another item of {problem.task}. Export the "
+                    "row again."
+                )
+            return await self._grade(problem, [text])
+
+        with self._counted(1):
+            [graded] = await self._in_time(grade(), 1)
+            return graded
+
+    @contextlib.contextmanager
+    def _counted(self, completions: int) -> Iterator[None]:
+        """Count completions while they are graded. Raises HTTPException when the queue is full."""
         in_flight = self.counts["in_flight"]
         if completions > self._queue:
             raise HTTPException(413, f"A request has at most --queue={self._queue} completions, got {completions}.")
@@ -167,41 +165,37 @@ class GradingService:
             self.counts["refused"] += completions
             detail = f"{in_flight} completions are being graded, and --queue is {self._queue}: try again."
             raise HTTPException(503, detail, headers={"Retry-After": "1"})
-
-    async def _grade_in_time(self, group: GroupToGrade, turns: asyncio.Semaphore) -> list[Graded]:
+        self.counts["in_flight"] += completions
         try:
-            async with asyncio.timeout(self._deadline_s), turns:
-                return await self._grade(group)
+            yield
+        finally:
+            self.counts["in_flight"] -= completions
+
+    async def _in_time(self, grading: Coroutine[Any, Any, list[Graded]], completions: int) -> list[Graded]:
+        """The grades, without a score if they take too long, or if the item cannot be made."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                graded = await grading
         except (EnvironmentSetupError, GenerationError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
-            return [Graded(reason=reason)] * len(group.completions)
+            graded = [Graded(reason=reason)] * completions
+        self.counts["unscored"] += sum(grade.reward is None for grade in graded)
+        return graded
 
-    async def _grade(self, group: GroupToGrade) -> list[Graded]:
-        """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
-        problem = await self._problem(group)
-        grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
+    async def _grade(self, problem: Problem, completions: Sequence[str], **options: Any) -> list[Graded]:
+        grades = await self._tasks.grade_async(problem, completions, **options)
         return [Graded.of(grade) for grade in grades]
 
-    async def _problem(self, group: GroupToGrade) -> Problem:
-        if group.recipe is not None:
-            recipe = _recipe_of(group)
-            self._config(recipe.task, json.loads(recipe.config))
-            problem = await self._tasks.problem_async(recipe)
-            # A clarified question begins with the question of reasoning-gym.
-            if group.item and not group.item.question.startswith(problem.library_question.rstrip()):
-                raise EnvironmentSetupError(
-                    f"Expected the recipe of the item, got the recipe of another item of {problem.task}. Export the "
-                    "row again."
-                )
-            return problem
-        config = self._config(group.task, group.config, level=group.level)
-        answer_format = group.answer_format or self._tasks.settings.answer_format
-        if group.item is None:
-            recipe = Recipe.of_seed(group.task, group.seed, config, answer_format)
-            return await self._tasks.problem_async(recipe)
-        is_given = group.config or group.level is not None
-        chosen = config if is_given else self._tasks.catalog[group.task].overrides
-        return problem_of(group.task, dict(group.item), chosen, answer_format=answer_format)
+    async def _problem(self, row: Any) -> Problem:
+        """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
+        recipe = Recipe.of(row)
+        self._tasks.served_configs.check(recipe.task, json.loads(recipe.config), allows_any=self._allow_configs)
+        return await self._tasks.problem_async(recipe)
+
+    def _item(self, task: str, request: NemoRequest) -> Problem:
+        """The item in NeMo Gym's own row, whose metadata need not name an item that this process can make again."""
+        item = {"question": request.question, "answer": request.answer, "metadata": request.metadata}
+        return problem_of(task, item, self._tasks.catalog[task].overrides, answer_format=AnswerFormat.TEXT)
 
 
 def build_app(
@@ -223,28 +217,16 @@ def build_app(
 
     @app.post("/grade")
     async def grade(groups: list[GroupToGrade]) -> list[list[Graded]]:
-        return await service.grade(groups)
+        return await service.grade_all(groups)
 
     @app.post("/verify")
     async def verify(request: NemoRequest) -> Response:
-        recipe = request.metadata.get(RECIPE)
-        task = recipe.get("task", "") if isinstance(recipe, dict) else request.metadata.get("source_dataset")
-        if not isinstance(task, str):
-            kind = type(task).__name__
-            raise HTTPException(422, f"metadata: expected the name of a task in source_dataset, got a {kind}.")
-        try:
-            text = last_message(request.response)
-        except ValueError as error:
-            graded = Graded(reason=str(error))
-        else:
-            item = TaskItem(question=request.question, answer=request.answer, metadata=request.metadata)
-            if recipe is None:
-                # The metadata need not name an item that this process can make again.
-                own = {"item": item, "answer_format": AnswerFormat.TEXT, "completions": [answer_in(text)]}
-            else:
-                own = {"item": item, "recipe": recipe, "completions": [text]}
-            [[graded]] = await service.grade([GroupToGrade(task=task, **own)])
-        fields = {"score": graded.reward, "extracted_answer": graded.answer, "task_name": task}
+        graded = await service.verify(request)
+        fields = {
+            "score": graded.reward,
+            "extracted_answer": graded.answer,
+            "task_name": request.metadata.get("source_dataset"),
+        }
         # Other fields of the request may have half a character, which FastAPI cannot write.
         reply = json.dumps({**dict(request), **graded.model_dump(), **fields, **_for_nemo(graded)})
         return Response(reply, media_type="application/json")
@@ -275,18 +257,6 @@ def _for_nemo(graded: Graded) -> dict[str, Any]:
     if graded.reward is not None:
         return {"mask_sample": False, "failure_reason": None}
     return {"reward": 0.0, "mask_sample": True, "failure_reason": graded.reason or graded.outcome}
-
-
-def _recipe_of(group: GroupToGrade) -> Recipe:
-    """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another task."""
-    row: Any = group.recipe
-    recipe = Recipe.of(row)
-    if group.task and recipe.task != group.task:
-        raise EnvironmentSetupError(
-            f"Expected the recipe of an item of {group.task}, got the recipe of an item of {recipe.task}. Export the "
-            "row again."
-        )
-    return recipe
 
 
 # --- responses of OpenAI's Responses API, as the agents of NeMo Gym send them

@@ -28,41 +28,32 @@ class ServedConfigs:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         # Many groups of a request have the same config.
-        self._config = functools.lru_cache(maxsize=1024)(self._find)
+        self._check = functools.lru_cache(maxsize=1024)(self._check_text)
 
-    def config(self, task: str, given: Config, *, level: int | None = None, allows_any: bool = False) -> Config:
-        """The config of a level, or the served config that equals `given`, which may be JSON and may lack fields.
+    def check(self, task: str, given: Config, *, allows_any: bool = False) -> None:
+        """Raise EnvironmentSetupError unless `given`, which may be JSON and may lack fields, is a served config.
 
         With `allows_any`, a config that is not served is accepted, unless it names a file. Raises UnknownNameError for
-        an unknown task or field, and EnvironmentSetupError for any other config or level.
+        an unknown task or field.
         """
-        if level is None:
-            return self._config(task, json.dumps(to_json(dict(given)), sort_keys=True), allows_any)
-        levels = self._levels(task)
-        if given or not 0 <= level < len(levels):
-            raise EnvironmentSetupError(
-                f"level: {task} has the levels 0 to {len(levels) - 1}, without a config; got {level}, {given!r:.200}."
-            )
-        return levels[level]
+        self._check(task, json.dumps(to_json(dict(given)), sort_keys=True), allows_any)
 
-    def _find(self, task: str, given: str, allows_any: bool) -> Config:
-        typed = config_from_json(task, json.loads(given))
-        wanted = config_of(task, typed)
-        for served in (config_of(task, self._catalog[task].overrides), config_of(task), *self._levels(task)):
-            if to_json(served) == to_json(wanted):
-                return served
+    def _check_text(self, task: str, given: str, allows_any: bool) -> None:
+        wanted = to_json(config_of(task, config_from_json(task, json.loads(given))))
+        served = (config_of(task, self._catalog[task].overrides), config_of(task), *self._levels(task))
+        if wanted in map(to_json, served):
+            return
         for field in FILE_FIELDS:
             # At any depth: the parts of `composite` have configs of their own.
             if f'"{field}":' in given:
                 raise EnvironmentSetupError(
                     f"config: expected the default {field} of {task}. A client may name no file."
                 )
-        if allows_any:
-            return typed
-        raise EnvironmentSetupError(
-            f"config: expected the default config of {task}, or the config of a level that this server serves; got "
-            f"{given:.300}. Start the server with --allow-configs, or with the --task-overrides of the export."
-        )
+        if not allows_any:
+            raise EnvironmentSetupError(
+                f"config: expected the default config of {task}, or the config of a level that this server serves; got "
+                f"{given:.300}. Start the server with --allow-configs, or with the --task-overrides of the export."
+            )
 
     @functools.cache  # noqa: B019
     def _levels(self, task: str) -> tuple[Config, ...]:

@@ -57,9 +57,9 @@ def module(tmp_path: Path, own_datasets: None) -> str:
     return str(path)
 
 
-def audited(*arguments: str, target: Path, code: int = 0) -> dict[str, Any]:
-    """The results by task."""
-    assert main([*arguments, "--json", str(target)]) == code
+def audited(*arguments: str, target: Path) -> dict[str, Any]:
+    """The results by task, of which one has a fault."""
+    assert main([*arguments, "--json", str(target)]) == 1
     return {result["task"]: result for result in json.loads(target.read_text())["tasks"]}
 
 
@@ -68,11 +68,8 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
     module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["own_mostlyseven", "own_raises", "own_broken", "own_empty"]
-    fail_on = ["--fail-on", "broken,missing-items"]
     target = tmp_path / "audit.json"
-    found = audited(
-        "--tasks", ",".join(["chain_sum", *names]), "--task-modules", module, *fail_on, target=target, code=1
-    )
+    found = audited("--tasks", ",".join(["chain_sum", *names]), "--task-modules", module, target=target)
     verdicts = {task: result["verdict"] for task, result in found.items()}
     assert verdicts == {
         "chain_sum": "sound",
@@ -90,12 +87,8 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
     broken = found["own_broken"]["faults"]
     assert broken["broken"][0] == "default: the items' own answers earn 0.00 on average"
     assert "NameError: name 'expected' is not defined (audited_tasks.py, line 26)" in broken["raises"][0]
-    printed = capsys.readouterr()
-    assert "NameError: name 'expected' is not defined" in " ".join(printed.out.split())
-    assert printed.err.endswith(
-        "own_broken: broken, it does not pay the items' own answers in full\n"
-        "own_empty: missing-items, it does not make all items, or not in time\n"
-    )
+    assert "NameError: name 'expected' is not defined" in " ".join(capsys.readouterr().out.split())
+    assert main(["--tasks", "chain_sum", "--per-level", "2"]) == 0
 
 
 @pytest.mark.slow
@@ -165,7 +158,6 @@ def test_mistakes_are_refused_before_anything_is_measured() -> None:
     for arguments, message in (
         (["--tasks", "chain_summ"], "Did you mean chain_sum"),
         (["--exclude", "chain_summ"], "Did you mean chain_sum"),
-        (["--tasks", "chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
     ):
         with pytest.raises(EnvironmentSetupError, match=message):
             main(arguments)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.commands import export
-from reasoning_gym_environment.commands.dataset_folder import UNFINISHED
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.scoring.extraction import extract_answer
@@ -104,7 +103,7 @@ def test_a_group_without_a_row_has_the_true_reason(rollouts: list[Any], kind: st
 
 def test_an_export_is_not_replaced(dump: Path) -> None:
     exported(dump)
-    with pytest.raises(EnvironmentSetupError, match="holds a dataset already: name a new folder"):
+    with pytest.raises(EnvironmentSetupError, match=r"expected a new folder, but .* exists and is not empty"):
         exported(dump)
 
 
@@ -129,20 +128,20 @@ def test_examples_for_a_cold_start_are_training_items_with_their_answers(
 
 def test_an_export_that_is_refused_leaves_folders_as_they_were(dump: Path) -> None:
     dump.write_text(json.dumps(group(rollout("wrong", 0.0))) + "\n")
-    old = dump.parent / "old"
-    old.mkdir()
-    (old / "note.txt").write_text("kept")
-    for folder in (dump.parent / "new" / "inner", old):
+    empty = dump.parent / "empty"
+    empty.mkdir()
+    before = sorted(dump.parent.rglob("*"))
+    for folder in (dump.parent / "new", empty):
         with pytest.raises(EnvironmentSetupError, match="nothing to export"):
             export.main(["sft", str(dump), "--to", str(folder)])
-    assert not (dump.parent / "new").exists()
-    assert [path.name for path in old.iterdir()] == ["note.txt"]
+    assert sorted(dump.parent.rglob("*")) == before
 
 
 def test_an_export_replaces_what_a_killed_export_left(dump: Path) -> None:
-    left = dump.parent / "out" / UNFINISHED / "data"
+    left = dump.parent / ".out.unfinished" / "data"
     left.mkdir(parents=True)
     (left / "train.jsonl").write_text("half a")
     (left / "other.jsonl").write_text("half a")
     assert len(exported(dump)) == 1
     assert sorted(path.name for path in (dump.parent / "out").rglob("*")) == ["README.md", "data", "train.jsonl"]
+    assert not left.exists()

@@ -232,7 +232,7 @@ def test_training_items_and_held_out_questions_are_never_in_the_same_folder(
 ) -> None:
     for name, split in CASES:
         other = ("items", "--count", "3") if split == "eval" else ("held-out",)
-        with pytest.raises(EnvironmentSetupError, match="holds a dataset already"):
+        with pytest.raises(EnvironmentSetupError, match="expected a new folder"):
             export_items(folders[name, split], *other, "--format", name)
 
 

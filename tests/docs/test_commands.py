@@ -43,7 +43,16 @@ def of_ours(command: str) -> str | None:
     return next((command.removeprefix(form) for form in FORMS if command.startswith(form)), None)
 
 
-COMMANDS = sorted({of_ours(line) or "" for page in PAGES for line in command_lines(page.read_text("utf-8"))} - {""})
+def commands_of_examples() -> Iterator[str]:
+    """Those of the first lines of our examples, without the remark that may follow in the same line."""
+    for path in (ROOT / "examples").glob("*.py"):
+        # reasoning-core is not installed here.
+        if path.name != "reasoning_core_tasks.py":
+            yield from re.findall(r"^(reasoning-gym-env .*?)(?:   .*)?$", path.read_text("utf-8"), re.MULTILINE)
+
+
+LINES = {line for page in PAGES for line in command_lines(page.read_text("utf-8"))} | set(commands_of_examples())
+COMMANDS = sorted({of_ours(line) or "" for line in LINES} - {""})
 CASES = [pytest.param(one, marks=[pytest.mark.slow] * bool(SLOW.fullmatch(one))) for one in COMMANDS]
 
 
@@ -60,6 +69,7 @@ def what_they_name(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "testing",
         "tests",
         "docs",
+        "examples",
         "requirements",
         "requirements.txt",
     ):

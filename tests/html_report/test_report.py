@@ -111,6 +111,7 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     path = write_page([write_lines(tmp_path / "run.jsonl", [line])], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
+    assert [curve["isHeldOut"] for curve in page.curves["curves"]] == [False], "its lines do not name their tasks"
     assert "A file of process holds every group" in page.words
     [thought] = [rollout for rollout in page.rollouts if rollout["thinking"]]
     assert (thought["thinking"], thought["reply"]) == ("2 < 3 &amp; so", "<answer>5</answer>")

@@ -8,6 +8,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,39 @@ PARTS = [{"name": name, "weight": 1, "config": {}} for name in ("chain_sum", "co
 
 @pytest.fixture(scope="module")
 def tasks() -> Iterator[Tasks]:
-    with Tasks("chain_sum,gcd,composite", task_overrides={"composite": {"datasets": PARTS}}) as tasks:
+    with Tasks(
+        "chain_sum,gcd,composite,prime_factorization", task_overrides={"composite": {"datasets": PARTS}}
+    ) as tasks:
         yield tasks
+
+
+def recipe_of(task: str, seed: int, **config: Any) -> dict[str, Any]:
+    """A recipe that a client has written itself."""
+    return {"task": task, "seed": seed, "config": json.dumps(config), "level": None, "question_digest": ""}
 
 
 def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
-    monkeypatch.setattr(Tasks, "grade", None)
-    good = {"task": "chain_sum", "item": ENTRY}
-    for group, code, message in (
-        ({"task": "chain_summ", "item": ENTRY}, 400, "group 1: Unknown task 'chain_summ'. Did you mean chain_sum"),
-        ({"task": "chain_sum", "config": {"max_term": 2}}, 400, "group 1: "),
-        ({"task": "chain_sum", "item": {"answer": "1"}}, 422, "('body', 1, 'item', 'question')"),
-        ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
-        ({}, 400, "group 1: expected a recipe alone, or a task"),
+    monkeypatch.setattr(Tasks, "grade_async", None)
+    good = {"recipe": recipe_of("chain_sum", 1), "completions": ["x"]}
+    for group, message in (
+        ({**good, "completions": "x"}, "('body', 1, 'completions')"),
+        ({**good, "seeds": 1}, "seeds"),
+        ({"completions": ["x"]}, "('body', 1, 'recipe')"),
     ):
-        found = client.post("/grade", json=[{**item, "completions": ["x"]} for item in (good, group)])
-        assert (found.status_code, message in found.text) == (code, True), found.text
+        found = client.post("/grade", json=[good, group])
+        assert (found.status_code, message in found.text) == (422, True), found.text
+
+
+def test_a_recipe_that_cannot_be_used_is_unscored_with_its_reason(tasks: Tasks) -> None:
+    client = TestClient(build_app(tasks))
+    for recipe, message in (
+        (recipe_of("chain_summ", 1), "Unknown task 'chain_summ'. Did you mean chain_sum"),
+        (recipe_of("chain_sum", 1, max_term=2), "max_term"),
+        ({"task": "chain_sum"}, "Expected a recipe"),
+    ):
+        [[graded]] = client.post("/grade", json=[{"recipe": recipe, "completions": ["x"]}]).json()
+        assert (graded["reward"], message in graded["reason"]) == (None, True), graded
 
 
 # --- NeMo Gym
@@ -108,7 +125,7 @@ def test_a_response_that_cannot_be_read_is_masked_with_its_reason(tasks: Tasks, 
 
 
 def test_the_deadline_and_a_request_larger_than_the_queue(tasks: Tasks) -> None:
-    group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
+    group = {"recipe": recipe_of("chain_sum", 1), "completions": ["<answer>1</answer>"] * 3}
     late = TestClient(build_app(tasks, deadline_s=0.0)).post("/grade", json=[group]).json()[0]
     assert [(grade["reward"], grade["reason"]) for grade in late] == [(None, "not graded within 0 s")] * 3
     refused = TestClient(build_app(tasks, queue=2)).post("/grade", json=[group])
@@ -127,7 +144,7 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         return []
 
     monkeypatch.setattr(tasks, "grade_async", waits)
-    group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
+    group = {"recipe": recipe_of("chain_sum", 1), "completions": ["<answer>1</answer>"] * 3}
     transport = httpx.ASGITransport(build_app(tasks, queue=4))
     async with httpx.AsyncClient(transport=transport, base_url="http://grader") as client:
         first = asyncio.ensure_future(client.post("/grade", json=[group]))
@@ -147,22 +164,11 @@ OTHER_CONFIG = {"min_terms": 2, "max_terms": 99}
 
 def test_a_client_chooses_among_the_served_configs(tasks: Tasks) -> None:
     client = TestClient(build_app(tasks))
-    problem = tasks.draw("chain_sum", 1, 2)
-    recipe = Recipe.of(problem)
-    item = dict(problem.entry)
-    group = {"task": "chain_sum", "seed": problem.seed, "completions": [f"<answer>{item['answer']}</answer>"]}
-    config = json.loads(recipe.config)
-    for served in ({"level": 2}, {"config": config}, {"recipe": recipe.as_row()}, {"item": item}):
-        [[graded]] = client.post("/grade", json=[{**group, **served}]).json()
-        assert graded["reward"] == 1.0, (served, graded)
-    for choice, reason in (
-        ({"config": OTHER_CONFIG}, "expected the default config of chain_sum, or the config of a level"),
-        ({"config": OTHER_CONFIG, "item": item}, "expected the default config of chain_sum"),
-        ({"level": 99}, "has the levels 0 to"),
-        ({"level": -1}, "has the levels 0 to"),
-    ):
-        refused = client.post("/grade", json=[{**group, **choice}])
-        assert (refused.status_code, reason in refused.text) == (400, True), (choice, refused.text)
+    for problem in (tasks.draw("chain_sum", 1, 2), tasks.draw("chain_sum", 1)):
+        recipe = Recipe.of(problem)
+        for own in (recipe, replace(recipe, question_digest="")):
+            group = {"recipe": own.as_row(), "completions": [f"<answer>{problem.entry['answer']}</answer>"]}
+            assert client.post("/grade", json=[group]).json()[0][0]["reward"] == 1.0
 
 
 def test_any_other_config_needs_the_word_of_the_user(tasks: Tasks) -> None:
@@ -171,47 +177,38 @@ def test_any_other_config_needs_the_word_of_the_user(tasks: Tasks) -> None:
     row = {"recipe": Recipe.of(problem).as_row(), "completions": [f"<answer>{problem.entry['answer']}</answer>"]}
     [[unscored]] = client.post("/grade", json=[row]).json()
     assert unscored["reward"] is None and "--allow-configs" in unscored["reason"]
-    group = {"task": "chain_sum", "seed": 1, "config": OTHER_CONFIG, "completions": row["completions"]}
-    graded = trusting.post("/grade", json=[row, group]).json()
-    assert [grade["reward"] for [grade] in graded] == [1.0, 1.0]
+    assert trusting.post("/grade", json=[row]).json()[0][0]["reward"] == 1.0
 
 
 def test_no_client_names_a_file(in_process_workers: None) -> None:
     part = {"name": "spell_backward", "weight": 1, "config": {"data_file": "/etc/passwd"}}
     nested = {"name": "composite", "weight": 1, "config": {"datasets": [part]}}
-    groups: list[dict[str, Any]] = [
-        {"task": "spell_backward", "config": {"data_file": file}} for file in ("/etc/passwd", "/no/such/file")
-    ]
-    groups += [{"task": "composite", "config": {"datasets": parts}} for parts in ([part], [*PARTS, part], [nested])]
+    recipes = [recipe_of("spell_backward", 1, data_file=file) for file in ("/etc/passwd", "/no/such/file")]
+    recipes += [recipe_of("composite", 1, datasets=parts) for parts in ([part], [*PARTS, part], [nested])]
     with Tasks("composite,spell_backward", task_overrides={"composite": {"datasets": PARTS}}) as tasks:
         for allow_configs in (False, True):
             client = TestClient(build_app(tasks, allow_configs=allow_configs))
-            for group in groups:
-                reply = client.post("/grade", json=[{**group, "completions": ["x"]}])
-                assert (reply.status_code, "A client may name no file" in reply.text) == (400, True), reply.text
+            for recipe in recipes:
+                [[graded]] = client.post("/grade", json=[{"recipe": recipe, "completions": ["x"]}]).json()
+                assert graded["reward"] is None and "A client may name no file" in graded["reason"]
 
 
 def test_an_item_of_an_odd_shape_is_unscored_and_costs_no_worker(tasks: Tasks) -> None:
     client = TestClient(build_app(tasks))
     restarts = tasks.metrics().get("grading/worker_restarts", 0)
-    for metadata in (
-        {},
-        {"source_dataset": "no_such_task"},
-        {"source_dataset": ["chain_sum"]},
-        {"source_dataset": "countdown"},
-    ):
-        item = {"question": "?", "answer": "1", "metadata": metadata}
-        group = {"task": "composite", "item": item, "completions": ["<answer>1</answer>"] * 2}
-        for grade in client.post("/grade", json=[group]).json()[0]:
-            assert grade["reward"] is None and "Error" in grade["reason"], (metadata, grade)
-    item = {"question": "4 + 3 = ", "answer": "7", "metadata": {"source_dataset": "chain_sum"}}
-    right = {"task": "composite", "item": item, "completions": ["<answer>7</answer>"]}
-    assert client.post("/grade", json=[right]).json()[0][0]["reward"] == 1.0
+    response = {"output": [message("7")]}
+    item = {"question": "4 + 3 = ", "answer": "7", "metadata": {"source_dataset": "prime_factorization"}}
+    reply = client.post("/verify", json={**item, "response": response}).json()
+    assert reply["mask_sample"] and "Error" in reply["failure_reason"]
+    for odd in ({}, {"source_dataset": "no_such_task"}, {"source_dataset": ["chain_sum"]}):
+        assert client.post("/verify", json={**item, "metadata": odd, "response": response}).status_code == 400
+    right = {**item, "metadata": {"source_dataset": "chain_sum"}, "response": response}
+    assert client.post("/verify", json=right).json()["reward"] == 1.0
     assert tasks.metrics().get("grading/worker_restarts", 0) == restarts
 
 
 def test_groups_without_completions_are_refused(tasks: Tasks) -> None:
-    groups = [{"task": "chain_sum", "seed": seed, "completions": []} for seed in range(20_000)]
+    groups = [{"recipe": recipe_of("chain_sum", seed), "completions": []} for seed in range(20_000)]
     refused = TestClient(build_app(tasks)).post("/grade", json=groups)
     assert (refused.status_code, len(refused.content) < 3000) == (422, True)
 
@@ -260,24 +257,23 @@ def requests(tasks: Tasks) -> list[tuple[str, Any]]:
     metadata = {"source_dataset": "chain_sum", "difficulty": {"num_terms": 2}}
     item = {"question": problem.question, "answer": problem.entry["answer"], "metadata": metadata}
     right = f"<answer>{item['answer']}</answer>"
-    group = {"task": "chain_sum", "completions": [right, "<answer>x</answer>"], "thinking_opened": False}
+    group = {"recipe": recipe, "completions": [right, "<answer>x</answer>"]}
     response = {"output": [message(right)]}
     return [
-        ("/grade", [{**group, "item": item}, {**group, "seed": 1, "config": config}]),
-        ("/grade", [{**group, "recipe": recipe}, {"completions": group["completions"], "recipe": recipe}]),
+        ("/grade", [{**group, "thinking_opened": False}, group]),
         ("/verify", {**item, "response": response, "more": {"of": "it"}}),
         ("/verify", {**item, "metadata": {**metadata, RECIPE: recipe}, "response": response}),
         ("/seed_session", {"a": 1}),
     ]
 
 
-def test_an_item_with_the_recipe_of_another_item_is_unscored(client: TestClient, tasks: Tasks) -> None:
+def test_an_item_with_the_recipe_of_another_item_is_masked(client: TestClient, tasks: Tasks) -> None:
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     first, second = (tasks.make("chain_sum", seed, config) for seed in (1, 2))
-    item = {"question": first.question, "answer": "5", "metadata": {}}
-    group = {"task": "chain_sum", "completions": ["<answer>5</answer>"], "item": item}
-    [[graded]] = client.post("/grade", json=[{**group, "recipe": Recipe.of(second).as_row()}]).json()
-    assert graded["reward"] is None and "the recipe of another item of chain_sum" in graded["reason"]
+    metadata = {RECIPE: Recipe.of(second).as_row()}
+    body = {"question": first.question, "metadata": metadata, "response": {"output": [message("<answer>5</answer>")]}}
+    reply = client.post("/verify", json=body).json()
+    assert reply["mask_sample"] and "the recipe of another item of chain_sum" in reply["failure_reason"]
 
 
 def post(client: TestClient, route: str, content: str | bytes) -> int:
@@ -307,7 +303,7 @@ def test_an_odd_value_in_any_field_has_a_reply_and_the_server_lives_on(
             # The values in turn, so that each field gets some and each value comes to many fields.
             for value in itertools.islice(odd, 4):
                 status = post(client, route, json.dumps(changed(body, path, value)))
-                is_read = {"item", "answer", "metadata", "config", "seed", "recipe"} & set(path)
+                is_read = {"answer", "metadata", "recipe"} & set(path)
                 if is_read and value in NOT_JSON:
                     assert status == 422, (path, value)
     assert_grades(client, requests)
