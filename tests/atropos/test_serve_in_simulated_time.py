@@ -319,12 +319,6 @@ def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() ->
     world.check_nothing_is_lost()
 
 
-def test_slow_items_hold_up_no_other_item() -> None:
-    world = serves(60.0, slow_s=20.0, inference=lambda: 1.0)
-    assert len(world.started) >= 0.9 * 4 * 60.0
-    world.check_nothing_is_lost()
-
-
 def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_for(
     caplog: pytest.LogCaptureFixture, few_polls: None
 ) -> None:
