@@ -101,12 +101,17 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
     if task_type == "angle_measure":
         plain = without_degrees(plain_text(answer))
         angle = Fraction(metadata["angle_ABC_degrees"])
-        return is_rounded(plain, angle, finest=Fraction(1, 100))
+        return is_rounded(plain, angle, finest=Fraction(1, 100)) or number(plain) == _rounded(angle, 2)
     if task_type == "orthocenter":
         coordinates = items(_COORDINATE_NAMES.sub(r"\1", plain_text(answer)))
         return are_rounded(coordinates, metadata["ortho"], finest=Fraction(1, 1000))
     radius = Fraction(metadata["incircle_radius_approx"])
-    return is_rounded(answer, radius, finest=Fraction(1, 1000))
+    return is_rounded(answer, radius, finest=Fraction(1, 1000)) or number(answer) == _rounded(radius, 3)
+
+
+def _rounded(value: Fraction, decimals: int) -> Fraction:
+    """The value that the question asks for, to which an answer may add zeros: `71.290` for 71.29."""
+    return Fraction(f"{float(value):.{decimals}f}")
 
 
 _COORDINATE_NAMES = re.compile(r"\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORECASE)

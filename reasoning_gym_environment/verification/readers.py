@@ -65,14 +65,13 @@ def fraction(text: str) -> tuple[int, int]:
 def is_rounded(text: str, exact: Fraction, *, finest: Fraction) -> bool:
     """Whether the number in `text` is `exact`, or `exact` rounded at a decimal place worth at most `finest`.
 
-    Zeros at the end do not matter: if `finest` is 0.01, 4.6 and 4.600 stand for 4.60. Every digit must be right, and
-    the last digit must be rounded and not cut off. Halves may be rounded up or down. `exact` may come from a float, so
-    its 14th digit counts as noise.
+    Zeros at the end may be missing: if `finest` is 0.01, 4.6 stands for 4.60. Every digit must be right, also a zero at
+    the end, and the last digit must be rounded and not cut off. Halves may be rounded up or down. `exact` may come from
+    a float, so its 14th digit counts as noise.
     """
     given, place = number_and_place(text)
-    unit = finest if finest and given % finest == 0 else min(place, finest)
     noise = abs(exact) / 10**13
-    return abs(given - exact) <= unit / 2 + noise
+    return abs(given - exact) <= min(place, finest) / 2 + noise
 
 
 def are_rounded(given: Sequence[str], right: Sequence[float], *, finest: Fraction) -> bool:
