@@ -45,6 +45,6 @@ def test_its_generators_are_tasks_like_others(wheel: Path, tmp_path: Path) -> No
     excluded = {task: reason for task, reason in found["excluded"].items() if task.startswith("core_")}
     assert sorted(excluded) == list(UNGUARDED)
     assert all("no guard covers" in reason for reason in excluded.values())
-    assert len(found["served"]) == 31
+    assert len(found["served"]) == 30
     assert found["right"].keys() == {*found["served"], *UNGUARDED}
     assert {reward for rewards in found["right"].values() for reward in rewards} == {1.0}
