@@ -121,7 +121,8 @@ def _readable_folders(imports: Imports) -> list[str]:
     """The folders of Python's libraries and of the user's task modules, which may read files beside them."""
     paths = sysconfig.get_paths()
     folders = [paths["stdlib"], paths["platstdlib"], *sys.path, *_SYSTEM_LIBRARIES]
-    # The generation of codeio starts Python.
+    # The generation of codeio starts Python, whose program may need the library libpython.
     folders += [paths["scripts"], str(Path(sys.executable).resolve().parent)]
+    folders += filter(None, [sysconfig.get_config_var("LIBDIR")])
     folders += [str(Path(module).parent) for module in imports.task_modules if module.endswith(".py")]
     return [folder for folder in folders if folder not in ("", "/")]

@@ -184,7 +184,7 @@ def test_help_shows_ten_settings_and_help_all_every_setting_that_has_an_effect(
             run(f"process {flag} --env.seed x")
         assert not Probe.made, "nothing is run"
         shown = capsys.readouterr().out
-        return re.findall(r"^  --((?:env|openai)\.\w+) ", shown, re.MULTILINE), shown
+        return re.findall(r"^  --((?:env|openai)\.\w+)[ ,]", shown, re.MULTILINE), shown
 
     first, shown = settings_in_help("--help", 80)
     assert len(first) == 10 and {"openai.base_url", "env.group_size"} < set(first)
