@@ -34,7 +34,7 @@ COMPLETIONS: Mapping[str, float] = {
 AHEAD = 8
 """Rows that the trainer reads at a time."""
 
-GROUPS = 80
+GROUPS = 200
 """Groups after which the student's levels are known."""
 
 
@@ -57,7 +57,7 @@ def check_levels(door: Door, folder: Path) -> None:
             answer(door, row)
     summary = store.summary()
     assert (summary.complete, summary.repeated, summary.unscored) == (GROUPS, 0, 0)
-    assert min(task.level for task in summary.tasks) >= 1
+    level_student.check_levels(summary)
 
 
 def answer(door: Door, row: Row) -> None:
