@@ -312,11 +312,11 @@ class _Source:
             return self.held_out[number]
         if store is None:
             return await self._make(number)
-        kept = store.recipe(number)
+        kept = await asyncio.to_thread(store.recipe, number)
         if kept is None:
             made = await self._make(number)
             own = Recipe.of(made).as_row()
-            kept = store.keep(number, own)
+            kept = await asyncio.to_thread(store.keep, number, own)
             if kept == own:
                 return made
             # Another process has read this row in the meantime.
@@ -329,11 +329,14 @@ class _Source:
             task = self._stream.choose_task(index)
             levels: Sequence[Level | None] = [None]
             if self._level is not None:
-                levels = self._runtime.ladders[task].down_from(self._level(task, index).index)
+                # The store may have to wait for its lock.
+                level = await asyncio.to_thread(self._level, task, index)
+                levels = self._runtime.ladders[task].down_from(level.index)
             address = ItemAddress(task, index, "train", self._seed, self._stream.instance)
             result = await self._stream.maker.make_at_first_of(levels, address)
             if self._choice.store is not None and result.exceeded:
-                self._choice.store.note_unmade(task, [level for level, *_ in result.exceeded])
+                exceeded = [level for level, *_ in result.exceeded]
+                await asyncio.to_thread(self._choice.store.note_unmade, task, exceeded)
             if result.problem is not None:
                 return result.problem
             if (task, result.reason) not in self._logged:

@@ -23,6 +23,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +56,6 @@ PATIENCE_S = 60.0
 """A call fails if other processes do not let it write for this long."""
 
 SCHEMA = f"""
-BEGIN;
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 CREATE TABLE settings (value TEXT NOT NULL);
@@ -76,7 +76,8 @@ CREATE TABLE rows (
     generation INTEGER NOT NULL,
     rewards TEXT NOT NULL DEFAULT '[]',
     is_counted INTEGER NOT NULL DEFAULT 0,
-    later INTEGER NOT NULL DEFAULT 0
+    later INTEGER NOT NULL DEFAULT 0,
+    is_read_again INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX uncounted ON rows (generation, row) WHERE NOT is_counted;
 """
@@ -155,19 +156,26 @@ class LevelStore:
         """
         path = Path(path)
         check_is_new(path)
+        # The file appears with its whole content, so no process sees half a store.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            path.touch(exist_ok=False)
-            with contextlib.closing(sqlite3.connect(path)) as database:
+            with contextlib.closing(sqlite3.connect(temporary)) as database:
                 database.executescript(SCHEMA)
                 database.execute("INSERT INTO settings VALUES (?)", (_SETTINGS.dump_json(settings).decode(),))
                 rows = [(task, count, "{}") for task, count in sorted(levels.items())]
                 database.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
                 database.execute("INSERT INTO progress VALUES (0, 0, 0, 0, ?, 0)", (settings.group_size,))
                 database.commit()
+            os.link(temporary, path)
+        except FileExistsError:
+            check_is_new(path)
         except (sqlite3.Error, OSError) as error:
             raise EnvironmentSetupError(
-                f"{path}: cannot be written ({error}). Name a new file in a folder that exists, on a disk with room."
+                f"{path}: cannot be written ({error}). Name a file in a folder that exists, on a disk with room."
             ) from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         return cls(path)
 
     def levels(self) -> dict[str, int]:
@@ -188,8 +196,8 @@ class LevelStore:
                 return None
             recipe, is_counted = found
             if is_counted:
-                # Training goes back, so that further rewards of this row say nothing about the size of groups.
-                database.execute("UPDATE progress SET is_size_known = 1 WHERE NOT is_size_known")
+                # Training may have gone back. Then further rewards of this row say nothing about the size of groups.
+                database.execute("UPDATE rows SET is_read_again = 1 WHERE row = ? AND NOT is_read_again", (row,))
             return dict(json.loads(recipe))
 
     def note_unmade(self, task: str, levels: Iterable[int]) -> None:
@@ -294,7 +302,8 @@ class LevelStore:
     def _learn_size(self, database: sqlite3.Connection, expected: int, generation: int) -> None:
         """Compare the size of the first groups with the size that the user has said."""
         found = database.execute(
-            "SELECT json_array_length(rewards) + later FROM rows WHERE generation <= ? AND rewards != '[]'",
+            "SELECT json_array_length(rewards) + later FROM rows "
+            "WHERE generation <= ? AND rewards != '[]' AND NOT is_read_again",
             (generation,),
         )
         sizes = [size for (size,) in found.fetchall()]

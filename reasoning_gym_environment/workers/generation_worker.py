@@ -130,13 +130,19 @@ import io, json, os, pickle, resource, sys
 from random import Random
 results = os.fdopen(os.dup(1), "w")
 sys.stdout = sys.stderr = io.StringIO()
-program, inputs, seconds = pickle.load(sys.stdin.buffer)
+program, inputs, seconds, failed = pickle.load(sys.stdin.buffer)
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 names = {"Random": Random}
-exec(program, names, names)
-results.write(json.dumps(names["main_solution"](**inputs)))
-results.flush()
+try:
+    exec(program, names, names)
+    results.write(json.dumps(names["main_solution"](**inputs)))
+    results.flush()
+except BaseException:
+    os._exit(failed)
 """
+
+PROGRAM_FAILED = 3
+"""The exit code of _RERUN if the program raises an exception."""
 
 
 def _is_reproduced(item: Mapping[str, Any]) -> bool:
@@ -149,7 +155,7 @@ def _is_reproduced(item: Mapping[str, Any]) -> bool:
         return False
     program = program_of(item["question"])
     try:
-        job = pickle.dumps((program, inputs, RERUN_S))
+        job = pickle.dumps((program, inputs, RERUN_S, PROGRAM_FAILED))
     except (pickle.PicklingError, TypeError, AttributeError):
         return False
     seeds = HASH_SEEDS if _MAY_VARY.search(program) else HASH_SEEDS[:1]
@@ -157,13 +163,16 @@ def _is_reproduced(item: Mapping[str, Any]) -> bool:
 
 
 def _output_of(job: bytes, hash_seed: int) -> str | None:
-    """What the program of _RERUN prints, or None if it fails or takes too long."""
+    """What the program of _RERUN prints, or None if it fails or takes too long.
+
+    Raises OSError if this worker cannot start Python, which says nothing about the program.
+    """
     with tempfile.TemporaryDirectory() as folder:
         try:
             run = subprocess.run(
                 [sys.executable, "-c", _RERUN],
                 input=job,
-                stdout=subprocess.PIPE,
+                capture_output=True,
                 cwd=folder,
                 env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)},
                 timeout=RERUN_WALL_S,
@@ -171,7 +180,13 @@ def _output_of(job: bytes, hash_seed: int) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return None
-    return run.stdout.decode("utf-8", "replace") if run.returncode == 0 else None
+    if run.returncode == 0:
+        return run.stdout.decode("utf-8", "replace")
+    # A signal ends a program that takes too much time or memory.
+    if run.returncode == PROGRAM_FAILED or run.returncode < 0:
+        return None
+    reason = run.stderr.decode("utf-8", "replace").strip()
+    raise OSError(f"Python cannot be started in this worker (exit code {run.returncode}): {reason[-300:]}")
 
 
 def _forget_earlier_items(seed: int) -> None:

@@ -27,9 +27,10 @@ from skyrl_gym.metrics import aggregate_for_environment
 from reasoning_gym_environment import Rows, new_store
 from reasoning_gym_environment.api import Row
 from reasoning_gym_environment.integrations.item_formats import verl_row
-from reasoning_gym_environment.integrations.skyrl import CurriculumPrompts, register
+from reasoning_gym_environment.integrations.skyrl import register
 from testing import level_student
-from tests.integrations.doors import answer, check_rewards
+from testing.curriculum_runs import skyrl as curriculum
+from tests.integrations.doors import check_rewards
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "skyrl" / "train_reasoning.py"
 ENV_CLASS = "reasoning_gym"
@@ -59,14 +60,13 @@ def episode(row: Row, text: str, env_class: str = ENV_CLASS) -> tuple[float | No
     return (None if math.isnan(reward) else reward), env
 
 
-def episodes(row: Row, texts: Sequence[str]) -> list[float | None]:
-    """The rewards of a group, whose episodes run in threads as in SkyRL."""
-    with ThreadPoolExecutor(max_workers=32) as threads:
-        return [reward for reward, _ in threads.map(partial(episode, row), texts)]
-
-
 def test_a_right_a_wrong_and_an_unscored_completion() -> None:
-    check_rewards(episodes)
+    def door(row: Row, texts: Sequence[str]) -> list[float | None]:
+        """The episodes of a group, in threads as in SkyRL."""
+        with ThreadPoolExecutor(max_workers=32) as threads:
+            return [reward for reward, _ in threads.map(partial(episode, row), texts)]
+
+    check_rewards(door)
 
 
 async def test_metrics_and_thinking_and_a_caller_with_an_event_loop() -> None:
@@ -80,25 +80,9 @@ async def test_metrics_and_thinking_and_a_caller_with_an_event_loop() -> None:
     assert episode(row, right, THINKING_OPENED)[0] == 0.0
 
 
-class Words:
-    """A tokenizer with one token for each word, because transformers is not installed beside skyrl-gym."""
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[str]:
-        return " ".join(message["content"] for message in messages).split()
-
-
 def test_the_levels_follow_the_rewards(tmp_path: Path) -> None:
     store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
-    prompts = CurriculumPrompts(str(store.path), Words(), 4096)
-    rows = Rows(store.path)
-    for first in range(0, 80, 4):
-        numbers = range(first, first + 4)
-        for number, prompt in zip(numbers, prompts.collate_fn(prompts.__getitems__(numbers)), strict=True):
-            row = rows[number]
-            columns = verl_row(row)
-            assert prompt["prompt"] == columns.pop("prompt")
-            assert prompt["env_extras"] == columns
-            answer(episodes, row)
+    curriculum.run(str(store.path), 80)
     summary = store.summary()
     assert (summary.complete, summary.repeated, summary.unscored) == (80, 0, 0)
     assert min(task.level for task in summary.tasks) >= 1

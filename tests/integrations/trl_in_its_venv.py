@@ -5,27 +5,25 @@ The model is tiny and random, and what it would say is scripted: sums, most of t
 
 from __future__ import annotations
 
+import json
 import pickle
-import queue
 import re
-import threading
+import subprocess
+import sys
 from functools import partial
-from multiprocessing import Event, Value
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accelerate.state import PartialState
 from datasets import load_dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-from trl.chat_template_utils import qwen3_chat_template
-from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
 from reasoning_gym_environment import RowRewards, Rows, new_store
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.integrations.trl import dataset
 from testing import level_student
+from testing.curriculum_runs import trl as curriculum
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -147,52 +145,38 @@ def test_the_trainer_reads_exported_rows_and_their_grades(tmp_path: Path) -> Non
     assert {line["reward"] for line in trainer.state.log_history if "reward" in line} == {0.5}
 
 
-class Loop(_AsyncRolloutLoop):  # type: ignore[misc]
-    """The rollout loop of the asynchronous trainer, whose model solves every sum."""
-
-    async def _post(self, path: str, payload: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
-        text = reply(self.tokenizer.decode(payload["prompt"]), is_right=True)
-        ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
-        return {"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": [0.0] * len(ids)}}]}
-
-
-def rewards_of_loop(store: Path, groups: int, start: int = 0) -> list[float]:
-    """The rewards of so many groups, from the row `start` on."""
-    PartialState()
-    _, tokenizer = tiny_model()
-    # TRL knows how to read the replies of some chat templates only.
-    tokenizer.chat_template = qwen3_chat_template
-    samples: queue.Queue[Any] = queue.Queue()
-    loop = Loop(
-        model_name="none",
-        dataset=dataset(Rows(store)),
-        reward_funcs=[RowRewards()],
-        processing_class=tokenizer,
-        eos_token_ids=[tokenizer.eos_token_id],
-        rollout_buffer=samples,
-        model_version_value=Value("i", 0),
-        heartbeat_value=Value("d", 0.0),
-        failed_event=Event(),
-        exception_info_queue=queue.Queue(),
-        metrics_queue=queue.Queue(),
-        num_generations=4,
-        max_inflight_tasks=16,
-        dataset_start_index=start,
-    )
-    thread = threading.Thread(target=loop.run, daemon=True)
-    thread.start()
-    received = [samples.get(timeout=300).metrics["rewards/reasoning_gym"] for _ in range(4 * groups)]
-    loop._loop.call_soon_threadsafe(loop._stop_event.set)
-    thread.join()
-    return received
-
-
 def test_the_levels_follow_the_rewards_in_the_asynchronous_trainer(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "levels.sqlite", group_size=4, include_tasks=SUMS, rows=1000)
-    assert set(rewards_of_loop(store.path, 24)) == {1.0}
+    store = new_store(tmp_path / "levels.sqlite", **level_student.STORE)
+    samples = curriculum.run(str(store.path), 24)
+    rewards = [sample.metrics["rewards/reasoning_gym"] for sample in samples]
+    assert 0.5 < sum(rewards) / len(rewards) < 1.0
     # A checkpoint has the number of the next row; the rows after it were read before, and stay as they are.
-    assert store.summary().complete >= 24
-    assert set(rewards_of_loop(store.path, 24, start=24)) == {1.0}
+    before = store.summary()
+    curriculum.run(str(store.path), 24, start=24)
     summary = store.summary()
-    assert summary.complete >= 48
+    assert before.complete >= 24 and summary.complete >= 48
     assert max(task.level for task in summary.tasks) >= 1
+
+
+SHARED = {"max_steps": 3, "seed": 3}
+
+
+def in_one_of_two_processes(folder: Path) -> None:
+    args = arguments(folder, per_device_train_batch_size=6, **SHARED)
+    run = Run(folder / "levels.sqlite", args)
+    run.trainer.train()
+    (folder / f"process{args.process_index}.json").write_text(json.dumps(run.lines("rewards/reasoning_gym/mean")))
+
+
+def test_two_processes_share_a_store(tmp_path: Path) -> None:
+    # Three groups of four: the second is half in one process, half in the other.
+    store = new_store(tmp_path / "levels.sqlite", group_size=4, include_tasks=SUMS, rows=1000)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    subprocess.run([*torchrun, "-m", "tests.integrations.trl_in_its_venv", str(tmp_path)], cwd=ROOT, check=True)
+    first, second = (json.loads((tmp_path / f"process{rank}.json").read_text()) for rank in range(2))
+    assert first == second == [[1, 1.0], [2, 1.0], [3, 1.0]]
+    assert (store.summary().complete, store.summary().repeated) == (9, 0)
+
+
+if __name__ == "__main__":
+    in_one_of_two_processes(Path(sys.argv[1]))

@@ -20,13 +20,12 @@ import torch
 import transfer_queue as tq
 import verl
 from omegaconf import DictConfig, OmegaConf
-from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
 from verl.trainer.ppo.reward import get_custom_reward_fn
-from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
+from verl.trainer.ppo.utils import create_rl_dataset
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
@@ -39,6 +38,7 @@ from reasoning_gym_environment.integrations.item_formats import ITEM_FORMATS, ve
 from reasoning_gym_environment.integrations.verl import UnscoredError
 from reasoning_gym_environment.integrations.verl_dataset import CurriculumDataset
 from testing import level_student
+from testing.curriculum_runs import verl as curriculum
 from testing.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import SETTINGS, TASKS, Group, attack_group, shared_groups
 from tests.integrations.doors import check_rewards
@@ -181,72 +181,24 @@ def test_the_commands_of_the_page(groups: list[Group], tmp_path: Path) -> None:
 # --- the curriculum: verl's data loader reads rows of a store of levels, and its reward worker reports to it
 
 
-PROMPTS = 4
-"""Prompts of a step."""
-
-
-class Run:
-    """The loader and the reward worker of a trainer over a store of levels, with the settings of docs/trainers.md."""
-
-    def __init__(self, path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        config = configuration()
-        data = config.data
-        data.custom_cls.path = "pkg://reasoning_gym_environment.integrations.verl_dataset"
-        data.custom_cls.name = "CurriculumDataset"
-        data.max_prompt_length = 4096
-        data.seed = 11
-        dataset = create_rl_dataset([str(path)], data, tokenizer, None)
-        self.loader = StatefulDataLoader(
-            dataset=dataset,
-            batch_size=PROMPTS,
-            num_workers=2,
-            drop_last=True,
-            collate_fn=collate_fn,
-            sampler=create_rl_sampler(data, dataset),
-        )
-        self._tokenizer = tokenizer
-        self._worker = RewardLoopWorker(config)
-        self._batches: Iterator[dict[str, Any]] | None = None
-
-    async def steps(self, count: int) -> list[tuple[str, int]]:
-        """Answer the prompts of so many steps as the student does. Returns the task and the level of each row."""
-        read = []
-        # A loader loads its state before it begins, and begins once.
-        self._batches = self._batches or iter(self.loader)
-        for _ in range(count):
-            batch = await asyncio.to_thread(next, self._batches)
-            for number in range(PROMPTS):
-                row = {name: column[number] for name, column in batch.items()}
-                info = row["extra_info"]
-                rewards = level_student.rewards(info["task"], info["level"], info["row"])
-                answer = row["reward_model"]["ground_truth"]
-                texts = [level_student.completion(answer, reward) for reward in rewards]
-                completions = [batch_of(row, [text], self._tokenizer) for text in texts]
-                assert await rewards_of(self._worker, completions) == rewards
-                read.append((info["task"], info["level"]))
-        return read
-
-
-async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(
-    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
-) -> None:
+async def test_the_levels_follow_the_rewards_and_a_run_that_resumes_reads_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "levels.sqlite"
     store = await asyncio.to_thread(new_store, path, **level_student.STORE)
-    run = Run(path, tokenizer)
-    await run.steps(10)
+    run = curriculum.Run(path, loader_workers=2)
+    read = [await run.step() for _ in range(10)]
     saved = run.loader.state_dict()
-    read = await run.steps(40)
+    read += [await run.step() for _ in range(40)]
     summary = store.summary()
     assert (summary.complete, summary.repeated) == (200, 0)
     level_student.check_levels(summary)
 
     # A crash: the run goes back to step 10, and the store stays as it is.
-    resumed = Run(path, tokenizer)
+    resumed = curriculum.Run(path, loader_workers=2)
     resumed.loader.load_state_dict(saved)
-    assert await resumed.steps(5) == read[: 5 * PROMPTS]
+    assert [await resumed.step() for _ in range(5)] == read[10:15]
     after = store.summary()
     assert after.tasks == summary.tasks
-    assert (after.complete, after.repeated) == (200, 5 * PROMPTS * level_student.GROUP_SIZE)
+    assert (after.complete, after.repeated) == (200, 5 * curriculum.PROMPTS * level_student.GROUP_SIZE)
 
 
 # --- Ray: reward workers, agent loops and the replay buffer of the trainer

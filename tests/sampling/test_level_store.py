@@ -241,6 +241,14 @@ def test_damaged_contents_are_one_sentence(store: LevelStore, change: str) -> No
         opened.level_of("a")
 
 
+def test_a_store_that_cannot_be_made_leaves_no_file(tmp_path: Path) -> None:
+    unstorable: Any = object()
+    with pytest.raises(EnvironmentSetupError, match="cannot be written"):
+        LevelStore.create(tmp_path / "levels.sqlite", StoreSettings(10, GROUP, 0.7), {"a": unstorable})
+    assert not list(tmp_path.iterdir())
+    new_store(tmp_path / "levels.sqlite")
+
+
 # --- the size of groups
 
 
@@ -259,6 +267,8 @@ def test_another_number_of_completions_is_noticed_and_groups_count_by_what_comes
 ) -> None:
     for step in range(8):
         batch(store, range(6 * step, 6 * step + 6), sampled)
+        # Another process of the trainer is slow, and reads a row whose group has been answered.
+        store.recipe(6 * step)
     assert caplog.text.count(f"the trainer samples {sampled}. From now on a group counts with {sampled}") == 1
     summary = LevelStore(store.path).summary()
     assert (summary.group_size, summary.complete, summary.short) == (sampled, 48, 0)

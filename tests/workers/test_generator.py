@@ -25,6 +25,7 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.questions import NOT_REPRODUCED, is_sound
+from reasoning_gym_environment.workers.generation_worker import PROGRAM_FAILED, _output_of
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from testing.process_table import linux_only
 
@@ -92,6 +93,18 @@ async def test_an_item_whose_program_gives_something_else_each_time_says_so(gene
     # Its small sets have the same order under several seeds for the hashes of texts.
     sets = await generator.generate("codeio", 554587232, {"difficulty": 7})
     assert sets["metadata"][NOT_REPRODUCED]
+
+
+@pytest.mark.parametrize(("program", "output"), [("def main_solution(n): return n + 1", "8"), ("1 / 0", None)])
+async def test_a_program_that_fails_is_told_apart_from_a_python_that_does_not_start(
+    program: str, output: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = pickle.dumps((program, {"n": 7}, 10, PROGRAM_FAILED))
+    assert _output_of(job, 1) == output
+    # It ends with another exit code than 0, as the loader of a program does without a library.
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(OSError, match=r"Python cannot be started in this worker \(exit code 1\)"):
+        _output_of(job, 1)
 
 
 async def test_an_item_depends_on_its_seed_and_config_alone(generator: ProcessGenerator) -> None:
