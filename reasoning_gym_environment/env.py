@@ -67,7 +67,7 @@ from .inference.spending import Spending
 from .ledger import Attempt, Failure, current_attempt, entered
 from .records import MASKED, Completion, Group, GroupOutcome
 from .run import Mode, Run, start_tasks
-from .sampling.item_maker import TOO_LONG
+from .sampling.item_maker import Unmade
 from .scoring.rewards import rollouts_of
 from .settings.environment import ReasoningGymEnvConfig, default_configs
 from .telemetry.telemetry import keep_newest
@@ -230,7 +230,8 @@ class ReasoningGymEnv(BaseEnv):
         if max_tokens is None:
             # The caller made this item, or the trainer has lowered its limit since the stream drew the item.
             if group.problem.is_of_stream:
-                run.stream.skip(TOO_LONG, group.problem.task, "the prompt leaves no room for a completion")
+                detail = "the prompt leaves no room for a completion"
+                run.stream.skip(Unmade.PROMPT_TOO_LONG, group.problem.task, detail)
             attempt.conclude(GroupOutcome.TOO_LONG)
             return []
         parameters = RequestParameters(

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 from atroposlib.envs.base import ScoredDataGroup
 
 from .errors import EnvironmentSetupError
-from .records import AnswerFormat, Completion, Group, Problem, Rollout, Score, outcome_of
+from .records import AnswerFormat, Completion, Group, MaskReason, Problem, Rollout, Score, outcome_of
 from .tasks import reasoning_gym_source as library
 
 Item: TypeAlias = tuple[Any, dict[str, Any], Any]
@@ -253,16 +253,13 @@ def rollouts_scored_elsewhere(completions: Sequence[Completion], payload: Mappin
         if completion is not None:
             base_reward = min(1.0, max(0.0, float(value)))
             score = Score(base_reward, outcome_of(base_reward), explanation="scored by a subclass")
-            reason = SET_BY_SUBCLASS if override.get("set_advantage_to_zero") else None
+            reason = MaskReason.SET_BY_SUBCLASS if override.get("set_advantage_to_zero") else None
             rollouts.append(Rollout(completion, score, float(value), reason, base_reward))
     return rollouts
 
 
 REQUIRED_KEYS = ("tokens", "masks", "scores")
 """Keys of a scored group without which it cannot be sent."""
-
-SET_BY_SUBCLASS = "set_by_subclass"
-"""The mask reason of a sequence to which `score` of a subclass gives no advantage."""
 
 OPTIONAL_KEYS = (
     "ref_logprobs",

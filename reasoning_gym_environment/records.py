@@ -31,6 +31,32 @@ LIBRARY_QUESTION = "library_question"
 """Key of an entry whose question was clarified: the question as reasoning-gym wrote it."""
 
 
+class MaskReason(StrEnum):
+    """Why the trainer gets a completion with an advantage of zero."""
+
+    # The server did not return these completions whole. They are not scored, and harmless tokens replace theirs.
+    NO_TOKENS = "no_tokens"
+    UNKNOWN_TOKENS = "unknown_tokens"
+    BAD_LOGPROBS = "bad_logprobs"
+    ABORTED = "aborted"
+    ERROR = "error"
+    CONTENT_FILTER = "content_filter"
+    INSUFFICIENT_SYSTEM_RESOURCE = "insufficient_system_resource"
+
+    # These completions are whole, and their answers could not be scored.
+    UNSCORED_TIMEOUT = "unscored_timeout"
+    UNSCORED_MEMORY = "unscored_memory"
+    UNSCORED_CRASHED = "unscored_crashed"
+
+    TOO_LONG = "too_long"
+    """The token limit cut it off."""
+
+    EMPTY = "empty"
+
+    SET_BY_SUBCLASS = "set_by_subclass"
+    """`score` of a subclass gives it no advantage."""
+
+
 class AnswerFormat(StrEnum):
     """The form in which the prompt asks for the answer; scoring/extraction.py reads it."""
 
@@ -94,7 +120,7 @@ class Completion:
     masks: list[int]
     logprobs: list[float] | None
     finish_reason: str
-    invalid_reason: str | None = None
+    invalid_reason: MaskReason | None = None
     sampled_at: int | None = None
 
     @cached_property
@@ -207,7 +233,7 @@ class Rollout:
     completion: Completion
     score: Score
     reward: float
-    mask_reason: str | None = None
+    mask_reason: MaskReason | None = None
     base_reward: float = 0.0
 
     @property

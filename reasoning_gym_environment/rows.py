@@ -26,7 +26,7 @@ from .inference.prompts import as_dicts, build_messages, system_message
 from .recipes import PromptedProblem, Recipe, check_datasets, prompted
 from .records import Problem
 from .runtime import Runtime
-from .sampling.item_maker import ItemAddress
+from .sampling.item_maker import ItemAddress, Unmade
 from .sampling.item_stream import level_chooser
 from .sampling.level_store import LevelStore, StoreSettings, check_is_new
 from .settings.components import EvaluationSettings, SamplingSettings, checked
@@ -260,7 +260,7 @@ class _Source:
         self.held_out: Sequence[Problem] = ()
         self.levels: Mapping[str, int] = {}
         """The number of levels of each task."""
-        self._logged: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, Unmade | None]] = set()
         try:
             check_datasets(self._runtime)
             self._prepare(choice.settings)

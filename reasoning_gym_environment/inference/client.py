@@ -34,7 +34,7 @@ from ..errors import (
     ServerBusyError,
     UnavailableError,
 )
-from ..records import MASKED, Completion
+from ..records import MASKED, Completion, MaskReason
 from ..utils.clock import now
 from ..utils.resilience import RepeatedEvents, cancel_and_wait, with_deadline
 from .chat_tokenizer import ChatTokenizer, Prompt
@@ -244,29 +244,28 @@ class InferenceClient:
             raise kind(f"{server.address}: {count}: {problem}")
         return completions
 
-    def _invalid(self, raw: RawCompletion, known: list[int], split: str) -> tuple[str | None, str]:
+    def _invalid(self, raw: RawCompletion, known: list[int], split: str) -> tuple[MaskReason | None, str]:
         """The reason why a completion must not count, and its details; (None, "") for a valid completion.
 
         `known` are the token ids that the tokenizer has.
         """
         if split == "train" and not raw.ids:
-            return "no_tokens", "it has no tokens"
+            return MaskReason.NO_TOKENS, "it has no tokens"
         if raw.finish_reason in BROKEN_OFF:
-            name = "aborted" if raw.finish_reason == "abort" else raw.finish_reason
-            return name, f"its finish reason is {raw.finish_reason}"
+            return BROKEN_OFF[raw.finish_reason], f"its finish reason is {raw.finish_reason}"
         if raw.text is not None:
             return None, ""
         if raw.finish_reason is None:
-            return "aborted", "it has no finish reason"
+            return MaskReason.ABORTED, "it has no finish reason"
         if split == "eval":
             # An evaluation reads the text only.
             return None, ""
         if len(known) < len(raw.ids):
             unknown = next(token for token, kept in itertools.zip_longest(raw.ids, known) if token is not kept)
-            return "unknown_tokens", f"the tokenizer has no token {unknown!r:.60}"
+            return MaskReason.UNKNOWN_TOKENS, f"the tokenizer has no token {unknown!r:.60}"
         problem = _problem_of(raw.logprobs or [], len(raw.ids))
         if problem:
-            return "bad_logprobs", problem
+            return MaskReason.BAD_LOGPROBS, problem
         return None, ""
 
     def _completion(
@@ -275,7 +274,7 @@ class InferenceClient:
         known: list[int],
         prompt_ids: list[int],
         split: str,
-        invalid_reason: str | None,
+        invalid_reason: MaskReason | None,
         sampled_at: int | None,
     ) -> Completion:
         ids = raw.ids

@@ -37,7 +37,7 @@ from ..errors import (
     ServerBusyError,
     UnreadableReplyError,
 )
-from ..records import MIN_COMPLETION_TOKENS
+from ..records import MIN_COMPLETION_TOKENS, MaskReason
 from ..settings.environment import STARS
 from ..utils.http import HttpReply, NoAnswerError, exchange, is_local
 from .chat_tokenizer import Prompt
@@ -127,7 +127,12 @@ MOST_COMPARED = 2000
 PIECE = 8
 """The texts are compared in pieces of this many characters."""
 
-BROKEN_OFF = ("abort", "error", "content_filter", "insufficient_system_resource")
+BROKEN_OFF = {
+    "abort": MaskReason.ABORTED,
+    "error": MaskReason.ERROR,
+    "content_filter": MaskReason.CONTENT_FILTER,
+    "insufficient_system_resource": MaskReason.INSUFFICIENT_SYSTEM_RESOURCE,
+}
 """The finish reasons of completions that the server broke off, so that they say nothing about the model."""
 
 

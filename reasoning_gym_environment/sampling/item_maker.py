@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ..errors import (
     GenerationCrashedError,
@@ -32,12 +33,23 @@ SEEDS_TRIED = 5
 REDRAWS = 20
 """A level may have this many further seeds while its questions are held out. Few levels ever need so many."""
 
-TOO_LONG = "prompt_too_long"
-TIMED_OUT = "generation_timed_out"
-FAILED = "generation_failed"
-CRASHED = "generation_crashed"
-HELD_OUT = "held_out"
-WRONG = "wrong_answer"
+
+class Unmade(StrEnum):
+    """Why a draw gives no problem, or why another seed or an easier level replaces it."""
+
+    PROMPT_TOO_LONG = "prompt_too_long"
+    TIMED_OUT = "generation_timed_out"
+    FAILED = "generation_failed"
+    CRASHED = "generation_crashed"
+
+    HELD_OUT = "held_out"
+    """The question belongs to the evaluation."""
+
+    WRONG_ANSWER = "wrong_answer"
+    """The key of the item is wrong, and no right one is known."""
+
+    ERROR = "error"
+    """Making the item raised an error that no code expects."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +84,13 @@ class ItemResult:
     """The outcome of making the item of an address: a problem, or the reason why there is none."""
 
     problem: Problem | None = None
-    reason: str = ""
-    """Why there is no problem: TOO_LONG, TIMED_OUT, FAILED, CRASHED or HELD_OUT, or a reason of the caller."""
+    reason: Unmade | None = None
+    """Why there is no problem."""
     detail: str = ""
     """The reason in words."""
-    redrawn: Counter[str] = field(default_factory=Counter)
-    """Replaced items by reason: HELD_OUT, WRONG if the item has no right answer, or CRASHED."""
-    exceeded: list[tuple[int, str]] = field(default_factory=list)
+    redrawn: Counter[Unmade] = field(default_factory=Counter)
+    """Replaced items by reason: HELD_OUT, WRONG_ANSWER or CRASHED."""
+    exceeded: list[tuple[int, Unmade]] = field(default_factory=list)
     """Level and reason of every level at which the item could not be made, except after a crash."""
 
 
@@ -153,24 +165,29 @@ class ItemMaker:
             try:
                 problem = await self._make_with_some_seed(address, level, result.redrawn)
             except GenerationError as error:
-                reason = REASONS.get(type(error), FAILED)
+                reason = REASONS.get(type(error), Unmade.FAILED)
                 detail = str(error)
             else:
-                reason = TOO_LONG
+                reason = Unmade.PROMPT_TOO_LONG
                 detail = self._too_long(problem.question)
                 if not detail:
                     result.problem = problem
                     return result
             result.reason = reason
             result.detail = detail
-            if reason == CRASHED:
+            if reason is Unmade.CRASHED:
                 # The machine may be short of memory, so a crash says nothing about the level.
-                result.redrawn[CRASHED] += 1
+                result.redrawn[reason] += 1
             elif level is not None:
                 result.exceeded.append((level.index, reason))
         return result
 
-    async def _make_with_some_seed(self, address: ItemAddress, level: Level | None, redrawn: Counter[str]) -> Problem:
+    async def _make_with_some_seed(
+        self,
+        address: ItemAddress,
+        level: Level | None,
+        redrawn: Counter[Unmade],
+    ) -> Problem:
         failures = 0
         for retry in range(SEEDS_TRIED + REDRAWS):
             try:
@@ -179,7 +196,7 @@ class ItemMaker:
                 # The next seed would probably take as long.
                 raise
             except NoRightAnswerError:
-                redrawn[WRONG] += 1
+                redrawn[Unmade.WRONG_ANSWER] += 1
             except GenerationError:
                 failures += 1
                 if failures == SEEDS_TRIED:
@@ -187,7 +204,7 @@ class ItemMaker:
             else:
                 if not self._is_held_out(problem.library_question):
                     return problem
-                redrawn[HELD_OUT] += 1
+                redrawn[Unmade.HELD_OUT] += 1
         raise _NoneLeftError(
             f"none of {retry + 1 - failures} questions is for training: each is held out for evaluation, or has no "
             "right answer"
@@ -198,8 +215,8 @@ class _NoneLeftError(GenerationError):
     """A level has hardly any question that training may ask."""
 
 
-REASONS: Mapping[type[GenerationError], str] = {
-    _NoneLeftError: HELD_OUT,
-    GenerationTimeoutError: TIMED_OUT,
-    GenerationCrashedError: CRASHED,
+REASONS: Mapping[type[GenerationError], Unmade] = {
+    _NoneLeftError: Unmade.HELD_OUT,
+    GenerationTimeoutError: Unmade.TIMED_OUT,
+    GenerationCrashedError: Unmade.CRASHED,
 }

@@ -31,7 +31,7 @@ from ..settings.components import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum, GroupResult
-from .item_maker import ItemAddress, ItemMaker, ItemResult
+from .item_maker import ItemAddress, ItemMaker, ItemResult, Unmade
 from .pending_items import Draw, PendingItems
 from .seeds import derive_random
 
@@ -40,16 +40,23 @@ logger = logging.getLogger(__name__)
 MAX_CONSECUTIVE_FAILURES = 200
 """If this many draws in a row give no item, the stream ends with an error."""
 
-ERROR = "error"
-"""The reason for skipping an item whose making raised an error that no code expects."""
-
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
-_COUNTS = TypeAdapter(dict[str, NonNegativeInt])
+_COUNTS = TypeAdapter(dict[Unmade, NonNegativeInt])
 _INDICES = TypeAdapter(list[NonNegativeInt])
 
 
-PREFETCH = 4
-"""Items that the stream of a run makes ahead of time."""
+PREFETCH = 32
+FEWEST_AHEAD = 4
+"""The most and the fewest items that the stream of a run makes ahead of time. Items come in the order of their index,
+so a slow item delays those behind it, unless it was begun long before its turn."""
+
+
+def items_ahead(num_tasks: int) -> int:
+    """How many items the stream makes ahead of time: one for every third task, so that few levels are chosen early.
+
+    An item's level is chosen when the stream begins to make the item. The curriculum has seen less by then.
+    """
+    return min(PREFETCH, max(FEWEST_AHEAD, num_tasks // 3))
 
 
 # --- the task and the level of an index
@@ -126,11 +133,11 @@ class ProblemStream:
         self.pending = PendingItems()
         self.instance = instance
         """The name of the stream. It changes before the first draw only."""
-        self.skipped: Counter[str] = Counter()
+        self.skipped: Counter[Unmade] = Counter()
         """Draws that gave no problem, by reason."""
-        self.redrawn: Counter[str] = Counter()
+        self.redrawn: Counter[Unmade] = Counter()
         """Items that another seed has replaced, by reason, since this process began."""
-        self.replaced: Counter[str] = Counter()
+        self.replaced: Counter[Unmade] = Counter()
         """Items that came from an easier level than planned, by reason."""
         self._curriculum = curriculum
         self._seed = seed
@@ -187,7 +194,7 @@ class ProblemStream:
         """Exclude these indices, because an earlier process has made their groups. Call this before the first draw."""
         self._excluded = frozenset(indices)
 
-    def skip(self, reason: str, task: str, detail: str) -> None:
+    def skip(self, reason: Unmade, task: str, detail: str) -> None:
         """Count a draw that was not used. The first skip for a reason is logged."""
         if reason not in self.skipped:
             logger.warning(
@@ -294,7 +301,7 @@ class ProblemStream:
                     "Unexpected error while making an item of %s. Please report it.",
                     draw.task,
                 )
-            return ItemResult(reason=ERROR, detail=f"{type(error).__name__}: {error}")
+            return ItemResult(reason=Unmade.ERROR, detail=f"{type(error).__name__}: {error}")
 
     def _learn_from(self, draw: Draw, result: ItemResult) -> None:
         self.redrawn += result.redrawn
@@ -304,6 +311,7 @@ class ProblemStream:
             if self._curriculum is not None:
                 self._curriculum.note_unmade(draw.task, level)
         if result.problem is None:
+            assert result.reason is not None
             self.pending.forget_failures(draw.index)
             self.skip(result.reason, draw.task, result.detail)
         elif result.problem.level is not None and self._curriculum is not None:
@@ -393,6 +401,6 @@ def build_item_source(
         levels=level_chooser(settings, ladders, curriculum.level),
         ladders=ladders,
         curriculum=curriculum if follows_curriculum else None,
-        prefetch=PREFETCH,
+        prefetch=items_ahead(len(maker.catalog.tasks)),
     )
     return ItemSource(stream, curriculum, follows_curriculum=follows_curriculum)

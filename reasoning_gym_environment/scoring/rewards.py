@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..records import CORRECT_THRESHOLD, Completion, Rollout, Score
+from ..records import CORRECT_THRESHOLD, Completion, MaskReason, Rollout, Score
 from ..settings.components import PartialCredit
 from ..verification.grade import FULL_SCORE
 
@@ -95,7 +95,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
+def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> MaskReason | None:
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
     A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
@@ -104,9 +104,9 @@ def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) ->
     if completion.invalid_reason is not None:
         return completion.invalid_reason
     if not score.outcome.is_scored:
-        return f"unscored_{score.outcome.value}"
+        return MaskReason(f"unscored_{score.outcome.value}")
     if mask_too_long and completion.finish_reason == "length":
-        return "too_long"
+        return MaskReason.TOO_LONG
     if completion.num_completion_tokens == 0:
-        return "empty"
+        return MaskReason.EMPTY
     return None

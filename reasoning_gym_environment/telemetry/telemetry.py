@@ -33,6 +33,7 @@ from ..records import (
     KINDS,
     Group,
     GroupOutcome,
+    MaskReason,
     Outcome,
     Problem,
     Rollout,
@@ -167,7 +168,7 @@ class TrainMetrics:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
         self._groups: Counter[str] = Counter()
-        self._masked: Counter[str] = Counter()
+        self._masked: Counter[MaskReason] = Counter()
 
     def observe(self, group: Group) -> None:
         """Count one scored group."""

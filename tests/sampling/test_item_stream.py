@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import TIMED_OUT, ItemAddress, ItemMaker
+from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemSource, ProblemStream
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -137,7 +137,7 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     [
         (item_source(), [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
         (item_source(), [{"index": 5, "skipped": skipped} for skipped in (["a"], {"a": "many"})]),
-        (item_source(), [{"index": 5, "replaced": counts} for counts in ("abc", {TIMED_OUT: "many"}, {TIMED_OUT: -1})]),
+        (item_source(), [{"index": 5, "replaced": replaced} for replaced in ("abc", {"held_out": -1}, {"unknown": 1})]),
         (Curriculum({}), [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
     ],
 )

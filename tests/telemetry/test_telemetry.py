@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import Group, GroupOutcome, Outcome, Score, outcome_without_signal
+from reasoning_gym_environment.records import Group, GroupOutcome, MaskReason, Outcome, Score, outcome_without_signal
 from reasoning_gym_environment.settings.environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcomes, Telemetry, TrainMetrics
 from reasoning_gym_environment.utils.saved_state import load_into
@@ -67,7 +67,7 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
         (GroupOutcome.EQUAL_SCORES, make_group([0.3, 0.3])),
         (GroupOutcome.TOO_LONG, cut_off),
         (GroupOutcome.TIMED_OUT, changed(cut_off, score=LOST)),
-        (GroupOutcome.MASKED, changed(mixed, mask_reason="empty")),
+        (GroupOutcome.MASKED, changed(mixed, mask_reason=MaskReason.EMPTY)),
     ):
         assert outcome_without_signal(group) == outcome and not group.has_signal
 
@@ -80,7 +80,7 @@ def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_
     assert metrics.drain() == {}
     metrics.observe(make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
     lcm = make_group([1.0, 1.0], task="lcm", category="arithmetic")
-    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
+    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason=MaskReason.TOO_LONG), lcm.rollouts[1]]))
     metrics.observe(make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
     assert metrics.percent_correct == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     values = metrics.drain()
