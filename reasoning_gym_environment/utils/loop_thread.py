@@ -52,13 +52,20 @@ class LoopThread:
             raise
 
     def _run_loop(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._live())
+        # asyncio.Runner would start another thread in the end, which Python 3.12 refuses when the program ends.
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.close()
 
     async def _live(self) -> None:
         await self._closing.wait()
-        # Tasks that still run fail without their workers, and end with the loop.
         await self._service.close()
+        # Without their workers, most tasks have failed by now.
+        unfinished = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine, and wait for its result. Raises EnvironmentSetupError once the thread is closed."""

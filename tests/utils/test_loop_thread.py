@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,6 +40,27 @@ def test_concurrent_first_calls_share_one_start() -> None:
     assert starts.count == 1
     shared.get("other", starts.begin)
     assert starts.count == 2
+
+
+PROGRAM = """
+import asyncio
+from reasoning_gym_environment.utils.loop_thread import LoopThread
+
+class Service:
+    async def start(self):
+        await asyncio.to_thread(int)
+        self.waiting = asyncio.create_task(asyncio.sleep(600))
+
+    async def close(self):
+        print("closed")
+
+LoopThread(Service())
+"""
+
+
+def test_a_program_that_ends_without_a_close_closes_the_service_and_says_nothing() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "closed\n", "")
 
 
 @linux_only
