@@ -304,7 +304,8 @@ def log_settings(settings: BaseModel, start: Mapping[str, Any], *, is_verbose: b
 
 
 def _changed(section: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    return [f"{section}.{name} {_shown(value):.60}" for name, value in values.items() if value != defaults.get(name)]
+    shown = {name: _shown(value) for name, value in values.items()}
+    return [f"{section}.{name} {text:.60}" for name, text in shown.items() if text != _shown(defaults.get(name))]
 
 
 # --- keys

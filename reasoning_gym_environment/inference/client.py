@@ -252,7 +252,8 @@ class InferenceClient:
         if split == "train" and not raw.ids:
             return MaskReason.NO_TOKENS, "it has no tokens"
         if raw.finish_reason in BROKEN_OFF:
-            return BROKEN_OFF[raw.finish_reason], f"its finish reason is {raw.finish_reason}"
+            words = f" ({raw.error})" if raw.error else ""
+            return BROKEN_OFF[raw.finish_reason], f"its finish reason is {raw.finish_reason}{words}"
         if raw.text is not None:
             return None, ""
         if raw.finish_reason is None:

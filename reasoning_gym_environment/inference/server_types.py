@@ -9,6 +9,7 @@ openai               /v1/chat/completions                                     no
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from .servers import (
     Reply,
     ServerAdapter,
     known_finish_reason,
+    sentence_in,
 )
 
 NO_SUCH_ENDPOINT = (404, 405)
@@ -279,22 +281,24 @@ class ChatAdapter(ServerAdapter):
 
     def _completions_in(self, reply: Any, *, n: int, thinking_opened: bool) -> Reply:
         completions = []
-        choices = reply["choices"]
-        if not choices and reply.get("error"):
-            raise ValueError("an error instead of choices")
-        for choice in choices or [{}] * n:
+        used = _used_tokens(reply.get("usage"))
+        for choice in reply["choices"] or [{}] * n:
             reason = known_finish_reason(choice.get("finish_reason"))
             message = choice.get("message")
-            if message is None:
-                message = {}
-                reason = reason if reason in BROKEN_OFF else CUT_OFF
+            error = choice.get("error")
+            if error:
+                reason = "error"
+            elif message is None and reason not in BROKEN_OFF:
+                if reason != CUT_OFF and not used:
+                    raise ValueError("it has no message, and no token was spent")
+                reason = CUT_OFF
+            message = message or {}
             text = _text_of(message, thinking_opened)
             # JSON may hold half of a surrogate pair, which tokenizers and Atropos' writer of results refuse.
             text = text.encode(errors="replace").decode()
-            completions.append(RawCompletion(reason, self._tokenized(text, reason), text=text))
-        usage = reply.get("usage") or {}
-        used = usage.get("completion_tokens")
-        return Reply(completions, used=used if isinstance(used, int) else 0)
+            explanation = sentence_in(json.dumps({"error": error})) if error else ""
+            completions.append(RawCompletion(reason, self._tokenized(text, reason), text=text, error=explanation))
+        return Reply(completions, used=used)
 
     def _tokenized(self, text: str, reason: Any) -> list[int]:
         """The tokens of a text as the model would have written it.
@@ -307,6 +311,17 @@ class ChatAdapter(ServerAdapter):
         if (reason == "stop" or not ids) and end is not None:
             ids.append(end)
         return ids
+
+
+def _used_tokens(usage: Any) -> int:
+    """The completion tokens that a server reports; 0 if it reports none. Gemini counts thoughts only in the total."""
+    if not isinstance(usage, Mapping):
+        return 0
+    completion = usage.get("completion_tokens")
+    beside_prompt = 0
+    if isinstance(usage.get("total_tokens"), int) and isinstance(usage.get("prompt_tokens"), int):
+        beside_prompt = usage["total_tokens"] - usage["prompt_tokens"]
+    return max(0, beside_prompt, completion if isinstance(completion, int) else 0)
 
 
 def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:

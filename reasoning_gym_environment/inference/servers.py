@@ -94,8 +94,9 @@ REMEDIES_BY_TEXT = {
 """The cause to check, by a pattern in the words of a refusal."""
 
 SAMPLING_REMEDY = (
-    "the setting that this is about: env.max_token_length (evaluation requests twice as many "
-    "tokens), openai.model_name, temperature, top_p or thinking"
+    "the setting that this is about: env.max_token_length (evaluation requests twice as many tokens), "
+    "openai.model_name, env.chat_template_kwargs, env.thinking_mode; or env.train_temperature, env.train_top_p and "
+    "env.eval_temperature, which `none` leaves out of the requests"
 )
 """The cause to check after a refusal with any other status."""
 
@@ -135,13 +136,35 @@ BROKEN_OFF = {
 }
 """The finish reasons of completions that the server broke off, so that they say nothing about the model."""
 
+FILTER_NAMES = (
+    "safety",
+    "recitation",
+    "blocklist",
+    "prohibited_content",
+    "spii",
+    "sensitive",
+    "content_filtered",
+    "guardrail_intervened",
+)
+"""Names that Gemini, Zhipu and Bedrock have for `content_filter`."""
+
+ERROR_FIELDS = ("error", "errors", "base_resp")
+"""Fields of a body that hold its error. MiniMax has `base_resp`, and Cloudflare a list `errors`."""
+
+MESSAGE_FIELDS = ("message", "detail", "status_msg")
+"""Fields of an error that hold its message."""
+
+CODE_FIELDS = ("code", "status", "status_code")
+"""Fields of an error that may hold its status."""
+
 
 @dataclass(frozen=True)
 class RawCompletion:
     """A completion as the server returned it, unchecked. `text` is None if the server returned token ids.
 
     `finish_reason` gets the name that the rest of the package knows, whatever the type of the server.
-    `reported_text` is the server's own text of the token ids, or None if it gives none.
+    `reported_text` is the server's own text of the token ids, or None if it gives none. `error` says in the words of
+    the server why it broke the completion off, or is empty.
     """
 
     finish_reason: Any
@@ -149,6 +172,7 @@ class RawCompletion:
     logprobs: list[Any] | None = None
     text: str | None = None
     reported_text: str | None = None
+    error: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "finish_reason", known_finish_reason(self.finish_reason))
@@ -161,6 +185,8 @@ def known_finish_reason(reason: Any) -> Any:
     if not isinstance(reason, str):
         return reason
     name = reason.lower()
+    if name in FILTER_NAMES:
+        return "content_filter"
     return CUT_OFF if name in CUT_OFF_NAMES else name
 
 
@@ -341,15 +367,16 @@ class ServerAdapter:
                 f"{self.address}: expected one JSON object, and the reply is a stream of events, or has comments in "
                 "front of its JSON. Let the server or its gateway answer without streaming"
             )
-        found = sentence_in(answer.text) or f"{type(error).__name__}: {error}"[:200]
         return UnreadableReplyError(
             f"{self.address}: the reply does not have the format of openai.server_type {self.config.server_type} "
-            f"({found}): check openai.base_url, which usually ends in /v1, and openai.server_type"
+            f"({_found_in(answer, error)}): check openai.base_url, which usually ends in /v1, and openai.server_type"
         )
 
     def _error_of(self, answer: HttpReply) -> InferenceError:
         status = code_in(answer.text) or answer.status
         sentence = sentence_in(answer.text) or "no explanation"
+        if answer.redirected_to:
+            sentence = f"it redirected the request to {answer.redirected_to}: {sentence}"
         answers = f"answers {status}" if status >= 400 else "answers with an error"
         message = f"{self.address} {answers}: {sentence}"
         # OpenAI reports an empty account as a 429, which no waiting ends.
@@ -485,32 +512,51 @@ def sentence_in(text: str) -> str:
     """The message in the body of an error, in a single line, for any shape of the body.
 
     `{"error": {"message": ...}}` (OpenAI and most), `{"message": ...}` (older vLLM), `{"error": "..."}` (TGI, Ollama),
-    `{"detail": ...}` (FastAPI), a list of such objects (Gemini), a page of a proxy.
+    `{"detail": ...}` (FastAPI), a list of such objects (Gemini, Cloudflare), a page of a proxy.
     """
     message = _error_in(text)
     if isinstance(message, dict):
-        message = message.get("message") or message.get("detail")
-    printable = [character if character.isprintable() else " " for character in str(message or "")]
+        message = next((message[name] for name in MESSAGE_FIELDS if message.get(name)), "")
+    return _in_one_line(str(message or ""))
+
+
+def _in_one_line(text: str) -> str:
+    printable = [character if character.isprintable() else " " for character in text]
     return " ".join("".join(printable).split())[:300]
+
+
+def _found_in(answer: HttpReply, error: Exception) -> str:
+    """What a reply of another shape has, in a few words."""
+    beginning = _in_one_line(answer.text[:100])
+    if not beginning:
+        return f"it is empty, and its status is {answer.status}"
+    return sentence_in(answer.text) or f"{type(error).__name__}: {error}; it begins with {beginning}"[:300]
 
 
 def has_error(text: str) -> bool:
     """Whether the body is JSON that reports an error, as some servers do with status 200."""
     body = _body_in(text)
-    return isinstance(body, dict) and bool(body.get("error"))
+    has_field = isinstance(body, dict) and any(body.get(name) for name in ERROR_FIELDS)
+    return has_field or code_in(text) > 0
 
 
 def code_in(text: str) -> int:
     """The status that an error in the body names, which gateways pass on with a status of their own; else 0."""
     error = _error_in(text)
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 0
+    for name in CODE_FIELDS:
+        code = str(error.get(name)) if isinstance(error, dict) else ""
+        if re.fullmatch("[45][0-9][0-9]", code):
+            return int(code)
+    return 0
 
 
 def _error_in(text: str) -> Any:
     """The error in a body, of any type."""
     body = _body_in(text)
-    return body.get("error", body) if isinstance(body, dict) else None
+    if not isinstance(body, dict):
+        return None
+    error = next((body[name] for name in ERROR_FIELDS if body.get(name)), body)
+    return error[0] if isinstance(error, list) else error
 
 
 def _body_in(text: str) -> Any:

@@ -16,15 +16,20 @@ import msgspec
 
 @dataclass(frozen=True)
 class HttpReply:
-    """An answer with any status. Its body can have megabytes."""
+    """An answer with any status. Its body can have megabytes.
+
+    `redirected_to` is the address that a redirection led to, without its query, or "".
+    """
 
     status: int
     body: bytes
     headers: Mapping[str, str]
+    redirected_to: str = ""
 
     @cached_property
     def text(self) -> str:
-        return self.body.decode(errors="replace")
+        # Some gateways begin with a byte order mark.
+        return self.body.decode("utf-8-sig", errors="replace")
 
     def parsed(self, schema: Any = Any) -> Any:
         """The JSON of the body, as the type `schema`, which msgspec knows. Fields that a structure lacks are skipped.
@@ -50,8 +55,10 @@ class NoAnswerError(Exception):
     """
 
     def __init__(self, error: Exception) -> None:
-        first_line = str(error).partition("\n")[0]
-        super().__init__(first_line[:200] or type(error).__name__)
+        # The other words of aiohttp's errors of answers are a status that the server did not send, and the address.
+        words = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        in_one_line = " ".join(words.partition(": <")[0].split()).removeprefix("400, message: ")
+        super().__init__(in_one_line[:200] or type(error).__name__)
         self.is_late = isinstance(error, TimeoutError)
         self.is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
         self.is_unsent = isinstance(error, aiohttp.ClientConnectorError)
@@ -83,7 +90,8 @@ async def exchange(
     """Make one request. `options` go to `aiohttp.ClientSession.request`. Raises NoAnswerError."""
     try:
         async with session.request(method, url, **options) as response:
-            return HttpReply(response.status, await response.read(), response.headers)
+            redirected_to = str(response.url.with_query(None)) if response.history else ""
+            return HttpReply(response.status, await response.read(), response.headers, redirected_to)
     # aiohttp raises ValueError for an address that is malformed.
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswerError(error) from error

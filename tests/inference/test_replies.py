@@ -86,7 +86,57 @@ async def test_the_parts_of_a_message_are_joined(byte_tokenizer: Any, message: A
     assert completion.text == text
 
 
+@pytest.mark.parametrize("reason", [None, "stop", "", "odd"])
+@pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": 0}, "none", [1]])
+@pytest.mark.parametrize("choices", ["null", "[]", "without a message"])
+async def test_a_reply_without_a_message_and_without_a_spent_token_is_no_completion(
+    byte_tokenizer: Any, choices: str, usage: Any, reason: str | None
+) -> None:
+    """It would be a wrong answer of the model, although the model has written nothing."""
+    given: Any = {"null": None, "[]": [], "without a message": [{"finish_reason": reason}]}[choices]
+    client = client_over(adapter(ChatAdapter, {"choices": given, "usage": usage}), byte_tokenizer)
+    with pytest.raises(InferenceError, match="no token was spent"):
+        await client.complete(PROMPT, QUESTION)
+    assert client.spending.completions == 0
+
+
+@pytest.mark.parametrize("usage", [None, "none", [1], 7, {"completion_tokens": "many"}, {"total_tokens": None}])
+async def test_a_usage_of_any_shape_costs_no_completion(byte_tokenizer: Any, usage: Any) -> None:
+    whole = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}
+    [completion] = await answered(adapter(ChatAdapter, whole), byte_tokenizer)
+    assert completion.text == "x"
+
+
+async def test_thoughts_that_only_the_total_counts_are_spent(byte_tokenizer: Any) -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 1031}
+    client = client_over(adapter(ChatAdapter, {"choices": [], "usage": usage}), byte_tokenizer)
+    [completion] = await client.complete(PROMPT, QUESTION)
+    assert (completion.finish_reason, client.spending.completion_tokens) == (CUT_OFF, 1023)
+
+
 # --- finish reasons
+
+
+FILTERED = ["content_filter", "SAFETY", "RECITATION", "PROHIBITED_CONTENT", "sensitive", "guardrail_intervened"]
+
+
+@pytest.mark.parametrize("message", [None, {"content": ""}, {"content": "<answer>4"}])
+@pytest.mark.parametrize("reason", FILTERED)
+async def test_every_name_of_a_content_filter_means_the_same(byte_tokenizer: Any, reason: str, message: Any) -> None:
+    server = adapter(ChatAdapter, {"choices": [{"message": message, "finish_reason": reason}]})
+    with pytest.raises(BrokenOffError, match="its finish reason is content_filter"):
+        await answered(server, byte_tokenizer)
+
+
+@pytest.mark.parametrize("message", [None, {"content": ""}, {"content": "<answer>4"}])
+@pytest.mark.parametrize("reason", [None, "error", "stop", "length"])
+@pytest.mark.parametrize("error", [{"code": 502, "message": "Upstream is down"}, "Upstream is down"])
+async def test_an_error_in_a_choice_is_no_completion_and_its_words_are_shown(
+    byte_tokenizer: Any, error: Any, reason: str | None, message: Any
+) -> None:
+    server = adapter(ChatAdapter, {"choices": [{"error": error, "finish_reason": reason, "message": message}]})
+    with pytest.raises(BrokenOffError, match=r"its finish reason is error \(Upstream is down\)"):
+        await answered(server, byte_tokenizer)
 
 
 @pytest.mark.parametrize("reason", ["error", "abort", "content_filter", "insufficient_system_resource", "ERROR"])
