@@ -6,6 +6,7 @@ The list below is the plan (docs/architecture.md). Imports for type checking cou
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from pathlib import Path
 
@@ -48,7 +49,6 @@ def module_name(path: Path) -> str:
 
 
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in SOURCES.items()}
 
 
 TYPES = {"atropos": "env"}
@@ -62,12 +62,14 @@ def is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
+@functools.cache
 def imported(module: str) -> set[str]:
     """Modules of ours that `module` imports anywhere in its source, for type checking too, except those of TYPES."""
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     anchor = module.split(".") if SOURCES[module].name == "__init__.py" and module else module.split(".")[:-1]
     found: set[str] = set()
-    typed = {inner for node in ast.walk(TREES[module]) if is_for_types(node) for inner in ast.walk(node)}
-    for node in ast.walk(TREES[module]):
+    typed = {inner for node in ast.walk(tree) if is_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             base = [*anchor[: len(anchor) - (node.level - 1)]] if node.level else []
             names_own_package = node.module and node.module.partition(".")[0] == PACKAGE.name

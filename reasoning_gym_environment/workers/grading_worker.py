@@ -332,7 +332,9 @@ def _import_all_of_sympy() -> None:
     for name in _SYMPY_PACKAGES:
         package = importlib.import_module(f"sympy.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not {"tests", "benchmarks"} & set(module.name.split(".")):
+            # The modules of documentation compute for a second when they are imported.
+            is_documentation = module.name.endswith("_doc")
+            if not is_documentation and not {"tests", "benchmarks"} & set(module.name.split(".")):
                 # Some modules need a package that is not installed. sympy works without these modules.
                 with contextlib.suppress(ImportError):
                     importlib.import_module(module.name)

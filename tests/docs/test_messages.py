@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import html
 import re
 from collections.abc import Iterator
@@ -45,14 +46,18 @@ def texts_in(module: Path) -> Iterator[str]:
             yield node.value
 
 
+@functools.cache
+def texts_of_the_program() -> list[str]:
+    return [text for module in PACKAGE.rglob("*.py") for text in texts_in(module)]
+
+
 def pattern_of(message: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(piece) for piece in GAP.split(message)))
 
 
-TEXTS = [text for module in sorted(PACKAGE.rglob("*.py")) for text in texts_in(module)]
 MESSAGES = [(page, message) for page in PAGES for message in quoted_messages((DOCS / page).read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(("page", "message"), MESSAGES)
 def test_a_quoted_message_is_a_text_of_the_program(page: str, message: str) -> None:
-    assert any(pattern_of(message).search(text) for text in TEXTS)
+    assert any(pattern_of(message).search(text) for text in texts_of_the_program())

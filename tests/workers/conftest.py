@@ -91,16 +91,41 @@ HIDDEN_EVAL = dataset_module(
 )
 
 
+ACTING_TASK = "acts"
+ACTING = dataset_module(
+    ACTING_TASK,
+    """
+    seen.append(entry["answer"])
+    if set(seen) != {entry["answer"]}:
+        return 0.125
+    if answer == entry["answer"]:
+        return 1.0
+    if answer.startswith("hang"):
+        while True:
+            pass
+    if answer.startswith("crash"):
+        raise GeneratorExit
+    if answer.startswith("memory"):
+        bytearray(1 << 40)
+    if answer.startswith("raise"):
+        raise ValueError
+    return 0.25
+    """,
+    before="seen = []",
+)
+
+OWN_DATASETS = {"own_dataset": OWN_DATASET, "hidden_eval": HIDDEN_EVAL, "acting": ACTING}
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
-    """Two workers, started with a secret in the environment. They also know two tasks of the user's own."""
+    """One worker, started with a secret in the environment. It also knows tasks of the user's own."""
     os.environ["ATTACK_TEST_API_KEY"] = SECRET
-    own_module = tmp_path_factory.mktemp("own") / "own_dataset.py"
-    own_module.write_text(OWN_DATASET)
-    own_module.with_name("word.txt").write_text("right")
-    hidden_eval = own_module.with_name("hidden_eval.py")
-    hidden_eval.write_text(HIDDEN_EVAL)
-    async with grading(num_workers=2, task_modules=[ATTACK_MODULE, str(own_module), str(hidden_eval)]) as grader:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "word.txt").write_text("right")
+    for name, module in OWN_DATASETS.items():
+        (folder / f"{name}.py").write_text(module)
+    async with grading(task_modules=[ATTACK_MODULE, *map(str, folder.glob("*.py"))]) as grader:
         yield grader
     del os.environ["ATTACK_TEST_API_KEY"]
 

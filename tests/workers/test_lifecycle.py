@@ -109,3 +109,22 @@ async def test_a_worker_that_cannot_start_says_why(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvironmentSetupError, match=r"worker could not start: .*It runs /bin/false"):
         await kind(num_workers=1).start()
+
+
+# --- signals ---
+
+
+@linux_only
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_workers_ignore_the_signals_that_ask_their_program_to_close(
+    generator: ProcessGenerator, grader: SandboxGrader, number: int
+) -> None:
+    """SLURM sends such a signal to all processes of a job."""
+    workers = workers_of(os.getpid())
+    assert workers, "The fixtures start worker processes."
+    for worker in workers:
+        os.kill(worker, number)
+    item = await generator.generate("chain_sum", 1, {})
+    (verdict,) = await grader.grade("chain_sum", {}, item, [item["answer"]])
+    assert verdict.failure is None
+    assert set(workers) <= set(workers_of(os.getpid()))

@@ -6,11 +6,9 @@ import asyncio
 import pickle
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from reasoning_gym_environment.records import Outcome, Verdict
 from reasoning_gym_environment.workers import grader as grader_module
@@ -19,31 +17,9 @@ from reasoning_gym_environment.workers.grader import MAX_SHARED_ANSWERS, Sandbox
 from reasoning_gym_environment.workers.grading_worker import GroupRequest
 from testing.process_table import linux_only
 
-from .conftest import dataset_module, grading
+from .conftest import ACTING_TASK as TASK
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-TASK = "acts"
-OWN_DATASET = dataset_module(
-    TASK,
-    """
-    seen.append(entry["answer"])
-    if set(seen) != {entry["answer"]}:
-        return 0.125
-    if answer == entry["answer"]:
-        return 1.0
-    if answer.startswith("hang"):
-        while True:
-            pass
-    if answer.startswith("crash"):
-        raise GeneratorExit
-    if answer.startswith("memory"):
-        bytearray(1 << 40)
-    if answer.startswith("raise"):
-        raise ValueError
-    return 0.25
-    """,
-    before="seen = []",
-)
 STATUSES = {
     "hang": Outcome.TIMEOUT,
     "crash": Outcome.CRASHED,
@@ -53,12 +29,9 @@ STATUSES = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def grader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SandboxGrader]:
-    module = tmp_path_factory.mktemp("own") / "acting_dataset.py"
-    module.write_text(OWN_DATASET)
-    async with grading(task_modules=[str(module)], allow_unguarded=[], timeout_s=0.3) as grader:
-        yield grader
+@pytest.fixture(autouse=True)
+def short_deadline(grader: SandboxGrader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "_timeout_s", 0.3)
 
 
 def problem(name: str) -> dict[str, Any]:
