@@ -149,6 +149,7 @@ class ReasoningGymEnv(BaseEnv):
         """All settings of the command `evaluate`, which it writes beside its results."""
         self.sink: Sink | None = None
         """Takes the groups of `process`, which sets this before `setup`."""
+        self._settings_read = config.model_copy()
         self._own = SubclassState(config.seed)
         self._run: Run | None = None
         self._has_set_up_wandb = False
@@ -165,6 +166,7 @@ class ReasoningGymEnv(BaseEnv):
         `serve` and `process` make the held-out questions at the first evaluation: which questions are held out does
         not depend on them.
         """
+        preflight.warn_of_late_settings(self._settings_read, self.config)
         runtime, item_source = await start_tasks(self.config, self.mode, self.prompts.too_long)
         run = Run(
             self.config,
@@ -307,7 +309,11 @@ class ReasoningGymEnv(BaseEnv):
             for payload in payloads
             if payload is not None
         ]
-        await asyncio.gather(*sending)
+        # If one of several groups fails, the others still arrive before this method returns.
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error
 
     async def _send(self, payload: Any, item: Any, attempt: Attempt | None, to_api: bool, heeds_length: bool) -> None:
         run = self.run

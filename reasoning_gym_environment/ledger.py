@@ -8,7 +8,7 @@ How the block is left decides what happens to the item:
 
     with a word               the item is finished, and the outcome is counted
     without completions       the item is requeued a bounded number of times, and then given up
-    cancelled, or no word     the item is requeued
+    cancelled, or no word     the item is requeued, also if a subclass catches the cancellation
     an error                  the item is finished as a fault, and the error costs this one group
     EnvironmentSetupError     the item is requeued, and the run ends with the error
 
@@ -77,16 +77,26 @@ class Attempt:
         """Whether nothing is left to do but to deliver the groups."""
         self.is_given_back = False
         """Whether a subclass has asked for another attempt with the same item, which keeps the item pending."""
+        self.is_cancelled = False
+        """Whether the loop has cancelled the attempt. A subclass may catch the cancellation."""
         self.outcome: GroupOutcome | None = None
         self.failure: Failure | None = None
         self.has_ended = False
-        self.task = asyncio.current_task()
+        self._task = asyncio.current_task()
         self._changed = changed
+
+    def cancel(self) -> None:
+        """Cancel the attempt. Its item is requeued, unless a group has been sent or written."""
+        self.is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
     def conclude(self, outcome: GroupOutcome) -> None:
         """Say how the attempt ends. A later word replaces an earlier one, unless a group is sent or written."""
-        if self.outcome not in KEPT:
-            self.outcome = outcome
+        if self.outcome in KEPT:
+            return
+        is_lost = self.is_cancelled and outcome not in KEPT
+        self.outcome = GroupOutcome.CANCELLED if is_lost else outcome
 
     def fail(self, failure: Failure) -> None:
         """Say that the attempt brought no completions."""
@@ -96,7 +106,8 @@ class Attempt:
     def add(self, group: Group) -> None:
         """Note a group with completions."""
         self.is_paid = True
-        self.outcome = None
+        if self.outcome not in KEPT:
+            self.outcome = None
         if not any(known is group for known in self.groups):
             self.groups.append(group)
 
@@ -165,9 +176,15 @@ class Ledger:
         try:
             with entered(attempt):
                 yield attempt
-        except (asyncio.CancelledError, EnvironmentSetupError):
+        except EnvironmentSetupError:
             attempt.conclude(GroupOutcome.CANCELLED)
             raise
+        except asyncio.CancelledError as error:
+            if attempt.is_cancelled:
+                attempt.conclude(GroupOutcome.CANCELLED)
+                raise
+            # A hook has waited for a task of its own that was cancelled.
+            self._note_error(attempt, error)
         except Exception as error:  # noqa: BLE001
             self._note_error(attempt, error)
         finally:
@@ -183,19 +200,28 @@ class Ledger:
 
     def drop(self, attempt: Attempt | None, outcome: GroupOutcome, reason: str) -> None:
         """Log that a scored group is not sent, and say so to its attempt, if there is one."""
-        self._failures.note("group_dropped", "group dropped", reason)
         if attempt is not None:
             attempt.conclude(outcome)
+            if attempt.is_cancelled:
+                return
+        self._failures.note("group_dropped", "group dropped", reason)
 
-    def _note_error(self, attempt: Attempt, error: Exception) -> None:
+    def _note_error(self, attempt: Attempt, error: BaseException) -> None:
         """Log an error of ours or of a subclass, the first one with its traceback."""
-        detail = f"{attempt.task_name}: {type(error).__name__}: {error}"
-        if attempt.outcome in KEPT:
-            self._failures.note("error_after_a_group", "error in the environment after a group was handed on", detail)
+        if attempt.is_cancelled:
+            # The error follows from the cancellation.
+            attempt.conclude(GroupOutcome.CANCELLED)
             return
-        self._failures.note(FAULT, "error in the environment, its group is lost", detail)
-        if self._failures.counts[FAULT] == 1:
-            logger.error("First occurrence, with traceback. Please report it.", exc_info=error)
+        detail = f"{attempt.task_name}: {type(error).__name__}: {str(error) or 'no message'}"
+        name = FAULT
+        what = "error in the environment, its group is lost"
+        if attempt.outcome in KEPT:
+            name = "error_after_a_group"
+            what = "error in the environment after a group was handed on"
+        self._failures.note(name, what, detail)
+        if self._failures.counts[name] == 1:
+            advice = "Please report it, unless it comes from your own class."
+            logger.error("First occurrence, with traceback. %s", advice, exc_info=error)
         attempt.conclude(GroupOutcome.FAULT)
 
     def _end(self, attempt: Attempt) -> None:

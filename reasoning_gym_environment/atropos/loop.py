@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from ..errors import EnvironmentSetupError
 from ..group import drawn_problem
 from ..ledger import Attempt
 from ..records import GroupOutcome
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from ..env import ReasoningGymEnv
 
 logger = logging.getLogger(__name__)
+
+GRACE_S = 4.0
+"""At shutdown, groups that have their completions get this long to be graded and handed to the sink.
+
+Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
+"""
 
 
 class GroupLoop:
@@ -154,9 +161,9 @@ class GroupLoop:
         if not groups or groups == [None] * len(groups):
             return None
         groups = await self._env.postprocess_histories(groups)
-        if groups is None:
+        if not groups:
             self._drop(attempt, "postprocess_histories returned no group")
-        return groups
+        return groups or None
 
     def _drop(self, attempt: Attempt, reason: str) -> None:
         self._ledger.drop(attempt, GroupOutcome.DROPPED, reason)
@@ -169,6 +176,16 @@ class GroupLoop:
             durations.append(seconds)
             keep_newest(durations)
 
+    async def log_metrics(self) -> None:
+        """Let the environment log its metrics. An error of a subclass costs these metrics, not the run."""
+        try:
+            await self._env.wandb_log({})
+        except EnvironmentSetupError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            what = "error in wandb_log, the run continues"
+            self._failures.note("error_in_wandb_log", what, f"{type(error).__name__}: {error}")
+
     # --- stopping groups
 
     def cancel_unpaid(self) -> None:
@@ -178,8 +195,8 @@ class GroupLoop:
     def _cancel(self, is_chosen: Callable[[Attempt], bool]) -> None:
         def cancel() -> None:
             for attempt in self._ledger.in_progress:
-                if attempt.task is not None and is_chosen(attempt):
-                    attempt.task.cancel()
+                if is_chosen(attempt):
+                    attempt.cancel()
 
         # A task that was just created takes its first step before, and has begun its attempt then.
         asyncio.get_running_loop().call_soon(cancel)
@@ -188,10 +205,10 @@ class GroupLoop:
         """Whether shutdown must not wait for this attempt."""
         return not attempt.is_paid
 
-    async def stop(self, others: Collection[asyncio.Task[Any]] = (), grace_s: float | None = None) -> None:
+    async def stop(self, others: Collection[asyncio.Task[Any]] = ()) -> None:
         """Stop all groups, and the tasks `others`. Afterwards, no group uses a server, a worker or the sink.
 
-        Groups without completions end immediately, and the other groups get `grace_s` seconds to arrive. The items of
+        Groups without completions end immediately, and the other groups get GRACE_S seconds to arrive. The items of
         cancelled groups are requeued.
         """
         self._cancel(self.waits_in_vain)
@@ -200,17 +217,20 @@ class GroupLoop:
             stopped.append(self._drawing)
         for task in stopped:
             task.cancel()
-        await _wait(self.tasks.union(stopped), grace_s)
-        if self.tasks:
+        await _wait(self.tasks.union(stopped))
+        late = list(self._ledger.in_progress)
+        if late:
             logger.warning(
-                "%d groups were not graded and handed on within %g s. Their items will be requeued.",
-                len(self.tasks),
-                grace_s,
+                "Groups that were not graded and handed on within %g s: %d. Their items will be requeued.",
+                GRACE_S,
+                len(late),
             )
-        late = [task for task in self.tasks.union(stopped) if not task.done()]
-        for task in late:
+        for attempt in late:
+            attempt.cancel()
+        # A hook may be at work before or after an attempt.
+        for task in self.tasks.union(stopped):
             task.cancel()
-        await _wait(late, grace_s)
+        await _wait(self.tasks.union(stopped))
         self._give_back_unused()
 
     def _give_back_unused(self) -> None:
@@ -223,6 +243,6 @@ class GroupLoop:
         self.items.clear()
 
 
-async def _wait(tasks: Collection[asyncio.Task[Any]], seconds: float | None) -> None:
+async def _wait(tasks: Collection[asyncio.Task[Any]]) -> None:
     if tasks:
-        await asyncio.wait(tasks, timeout=seconds)
+        await asyncio.wait(tasks, timeout=GRACE_S)

@@ -50,6 +50,36 @@ MOST_OPEN_FILES = 65_536
 """Enough for some ten thousand requests in flight."""
 
 
+READ_AT_CONSTRUCTION = (
+    "group_size",
+    "batch_size",
+    "total_steps",
+    "max_token_length",
+    "seed",
+    "tokenizer_name",
+    "system_prompt",
+    "answer_format",
+    "chat_template",
+    "chat_template_kwargs",
+    "limit_tokens",
+    "max_num_workers",
+)
+"""Settings that the constructor of the environment reads."""
+
+
+def warn_of_late_settings(before: ReasoningGymEnvConfig, config: ReasoningGymEnvConfig) -> None:
+    """Log the settings that a subclass has changed too late. `before` has the values that were read."""
+    for name in READ_AT_CONSTRUCTION:
+        value = getattr(before, name)
+        if getattr(config, name) != value:
+            logger.warning(
+                "env.%s was changed after the constructor of ReasoningGymEnv had read it, so the run still uses %s. "
+                "Change it in config_init(), or before super().__init__().",
+                name,
+                value,
+            )
+
+
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
     """Server settings ready for use: with the environment's tokenizer and a placeholder key where they have none.
 

@@ -96,16 +96,17 @@ async def process(env: ReasoningGymEnv) -> None:
     if config.data_path_to_save_groups is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
     path = Path(config.data_path_to_save_groups)
+    wanted = env.state.total_steps
     settings = settings_of(config, env.inference.model_name)
     opening = partial(open_groups, path, settings, is_resumed=True)
     groups = await BackgroundCalls("open the file of groups").submit(opening)
     sink = FileSink(groups, settings["reasoning_gym"], has_tokens=env.inference.has_tokens)
     try:
         if groups.count:
-            logger.info("%d of %d groups already exist.", groups.count, config.total_steps)
-        if groups.count >= config.total_steps:
+            logger.info("%d of %d groups already exist.", groups.count, wanted)
+        if groups.count >= wanted:
             logger.info("For more groups, increase env.total_steps, or name another env.data_path_to_save_groups.")
-        if groups.count < config.total_steps:
+        if groups.count < wanted:
             await preflight.check_offline_use(config, env.inference, env.prompts)
             if not env.inference.has_tokens:
                 logger.warning("The server reports text only: tokens and masks are null in the lines of %s.", path)
@@ -138,7 +139,7 @@ class ProcessLoop(GroupLoop):
 
     @property
     def _missing(self) -> int:
-        return self._config.total_steps - self._groups.count
+        return self._state.total_steps - self._groups.count
 
     @property
     def room(self) -> int:
@@ -164,7 +165,7 @@ class ProcessLoop(GroupLoop):
             # command must not wait for space on the disk any longer.
             self._queue.stop()
             await self.stop()
-        await self._env.wandb_log()
+        await self.log_metrics()
 
     def _replay(self) -> None:
         """Bring the stream to the state that follows the groups in the file.
@@ -209,7 +210,7 @@ class ProcessLoop(GroupLoop):
             self._failures_in_a_row = 0
             self._state.groups_written += 1
             if self._state.groups_written % LOG_EVERY == 0:
-                await self._env.wandb_log()
+                await self.log_metrics()
         elif not attempt.is_given_back:
             self._failures_in_a_row += 1
             # One outage can make all groups in progress fail. They count as one failure.
@@ -229,7 +230,7 @@ def _report(env: ReasoningGymEnv, groups: AppendLog) -> None:
     spending = env.inference.spending
     if spending.requests:
         logger.info("Spent: %s.", spending.total())
-    if groups.count < env.config.total_steps and spending.is_over:
+    if groups.count < env.state.total_steps and spending.is_over:
         logger.warning("limit_tokens is reached. The same command with a higher limit resumes here.")
     logger.info(
         "%d groups are in %s. To see them: reasoning-gym-env report %s",

@@ -140,13 +140,13 @@ class Status:
         made = self._done - self._first
         pace = (self._stepped_at - self._began) / made if made > 0 else 0.0
         since = now() - self._stepped_at
-        # A step may be late, but not three times as late as the mean.
-        if since > max(STUCK_S, 3 * pace):
+        missing = self._state.total_steps - self._done
+        left = pace * missing - since
+        # A step may be late, but not three times as late as the mean, and not later than the expected end.
+        is_late = since > max(STUCK_S, 3 * pace) or (made > 0 and missing > 0 and left < -LOOK_S)
+        if is_late:
             return f", no {unit} for {duration(since)}"
-        if not made:
-            return ""
-        left = pace * (self._state.total_steps - self._done) - since
-        return f", about {duration(max(left, 0.0))} left"
+        return f", about {duration(max(left, 0.0))} left" if made else ""
 
     def _present(self, ended: Counter[str], waits_for: str, alarms: Sequence[str]) -> str:
         """`Waits for ...; 31 sent, 12 all wrong in the last 60 s; dumps: 37/100 rollouts; ALARM stuck_tasks`."""

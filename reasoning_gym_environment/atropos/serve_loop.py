@@ -48,12 +48,6 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1
 """Seconds from a status to the request for the next status, as in Atropos."""
 
-GRACE_S = 4.0
-"""At shutdown, groups that have their completions get this long to be graded and handed to the API client.
-
-Docker and many supervisors kill a process 10 seconds after SIGTERM, and the API client needs up to 4 seconds.
-"""
-
 FULL_S = 600.0
 """After this long with a full queue and without a step of the trainer, an alarm names possible reasons."""
 
@@ -218,7 +212,7 @@ class ServeLoop(GroupLoop):
             saving.add_done_callback(self._saving.discard)
         if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
             self._env.items_sent_this_step = 0
-            await self._env.wandb_log({})
+            await self.log_metrics()
         self._checkpoints.begin_if_due()
 
     async def _save_checkpoint(self, step: int) -> None:
@@ -395,4 +389,4 @@ class ServeLoop(GroupLoop):
 
     async def close(self) -> None:
         """Stop all tasks of the loop, so that the environment can be closed."""
-        await self.stop([] if self._evaluation is None else [self._evaluation], GRACE_S)
+        await self.stop([] if self._evaluation is None else [self._evaluation])

@@ -362,7 +362,8 @@ def failing_tasks(endings: Mapping[str, Sequence[str]]) -> Sign | None:
     if not failing:
         return None
     return Sign(
-        f"Half of the last groups or more of {shortened(failing, MOST_NAMED)} could not be scored. The log says why. "
+        f"Half of the last groups or more of {shortened(failing, MOST_NAMED)} failed or could not be scored. "
+        "The log says why. "
         "exclude_tasks leaves a task out; docs/troubleshooting.md has the reasons.",
         failing,
         share=len(failing) / len(endings),

@@ -38,6 +38,19 @@ def test_a_status_has_at_most_three_lines_and_comes_every_minute(caplog: pytest.
     assert re.match(r"Status: Step 0 of [\d,]+, no step for 2 min; 0\.0 groups", second[0])
 
 
+def test_a_trainer_that_stands_still_has_no_time_that_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def plan(world: World) -> list[Event]:
+        world.run.state.total_steps = 30
+        # All other steps would take some ten seconds.
+        return [(20.0, lambda: setattr(world.api, "trainer_step_s", 1e6))]
+
+    serves(70.0, plan, trainer_step_s=1.0, batch_size=4, num_eval_samples_per_task=0)
+    [(progress, *_)] = statuses(caplog)
+    assert re.match(r"Status: Step \d+ of 30, no step for \d\d s; ", progress), progress
+
+
 def test_the_status_of_a_run_with_steps_has_the_time_that_is_left_and_says_how_full_the_dumps_are(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_polls: None
 ) -> None:

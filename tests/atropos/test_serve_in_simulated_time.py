@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.atropos import serve_loop
+from reasoning_gym_environment.atropos import loop, serve_loop
 from reasoning_gym_environment.atropos.run_watch import STUCK_S
 from reasoning_gym_environment.atropos.serve_loop import TICK_S
 from reasoning_gym_environment.trainer import run_api as trainer_api
@@ -371,7 +371,7 @@ def test_an_error_in_cleanup_does_not_count_the_group_once_more() -> None:
     world.check_nothing_is_lost()
 
 
-@pytest.mark.parametrize("hook_s", [serve_loop.GRACE_S / 4, 4 * serve_loop.GRACE_S])
+@pytest.mark.parametrize("hook_s", [loop.GRACE_S / 4, 4 * loop.GRACE_S])
 def test_at_shutdown_a_slow_hook_of_a_subclass_neither_delays_the_end_nor_repeats_a_group(hook_s: float) -> None:
     async def go() -> tuple[World, float]:
         world = World(workers=64, batch_size=256, inference=lambda: 1.0, hook_s=hook_s)
@@ -382,7 +382,7 @@ def test_at_shutdown_a_slow_hook_of_a_subclass_neither_delays_the_end_nor_repeat
         return world, now() - began - served_s
 
     world, closing_s = run_virtually(go())
-    assert closing_s <= serve_loop.GRACE_S + trainer_api.CLOSE_S + 1.0
+    assert closing_s <= loop.GRACE_S + trainer_api.CLOSE_S + 1.0
     world.check_nothing_is_lost()
     pending = {row[0] for row in world.run.stream.state_dict()["pending"]}
     assert world.run.stream.state_dict()["index"] - len(pending) == len(world.api.accepted) > 0

@@ -11,6 +11,7 @@ import pytest
 import reasoning_gym
 
 from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos import loop
 from reasoning_gym_environment.errors import InferenceError
 from testing.env_support import dumped
 from testing.fake_api import FakeApi
@@ -20,7 +21,7 @@ from .commands import Command, process, serve
 
 GROUPS = 6
 KEYS = ("messages", "rg_item", "dataset_obj", "finish_reason", "tokens", "masks", "logprobs")
-HOOKS = ["collect_trajectories", "score", "postprocess_histories", "handle_send_to_api"]
+HOOKS = ["collect_trajectories", "score", "postprocess_histories", "add_rollouts_for_wandb", "handle_send_to_api"]
 
 
 class Counting(ReasoningGymEnv):
@@ -36,13 +37,14 @@ class RaisesOnce(Counting):
     """Raises in the second call of a hook."""
 
     hook = ""
+    error: type[BaseException] = ValueError
     calls = 0
 
     def _call(self, hook: str) -> None:
         self.calls += hook == self.hook
         if hook == self.hook and self.calls == 2:
             self.calls += 1
-            raise ValueError("an error of a subclass")
+            raise self.error("an error of a subclass")
 
     async def collect_trajectories(self, item: Any) -> Any:
         found = await super().collect_trajectories(item)
@@ -57,9 +59,56 @@ class RaisesOnce(Counting):
         self._call("postprocess_histories")
         return trajectories
 
+    async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
+        self._call("add_rollouts_for_wandb")
+
+    async def wandb_log(self, wandb_metrics: Any = None) -> None:
+        self._call("wandb_log")
+
     async def handle_send_to_api(self, scored_data: Any, item: Any = None, *arguments: Any, **options: Any) -> None:
         await super().handle_send_to_api(scored_data, item, *arguments, **options)
         self._call("handle_send_to_api")
+
+
+class HangsOnce(Counting):
+    """Never returns from the second call of a hook."""
+
+    hook = ""
+    calls = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.hangs = asyncio.Event()
+
+    async def _hang(self, hook: str) -> None:
+        self.calls += hook == self.hook
+        if hook == self.hook and self.calls == 2:
+            self.hangs.set()
+            await asyncio.Event().wait()
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        found = await super().collect_trajectories(item)
+        await self._hang("collect_trajectories")
+        return found
+
+    async def score(self, rollout_group_data: Any) -> Any:
+        await self._hang("score")
+        return await super().score(rollout_group_data)
+
+    async def postprocess_histories(self, trajectories: Any) -> Any:
+        await self._hang("postprocess_histories")
+        return trajectories
+
+    async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
+        await self._hang("add_rollouts_for_wandb")
+
+    async def handle_send_to_api(self, scored_data: Any, item: Any = None, *arguments: Any, **options: Any) -> None:
+        await super().handle_send_to_api(scored_data, item, *arguments, **options)
+        await self._hang("handle_send_to_api")
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        await self._hang("cleanup")
 
 
 class FreshDicts(Counting):
@@ -104,6 +153,47 @@ class TwoGroups(Counting):
         return [first, second], []
 
 
+class OneOfTwoFails(TwoGroups):
+    """Makes two groups of each item, and fails with the first one of each pair."""
+
+    sent = 0
+
+    async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
+        self.sent += 1
+        if self.sent % 2:
+            raise ValueError("an error of a subclass")
+
+
+class SendsItself(Counting):
+    """Sends a group itself, and then looks at another one, which it does not send."""
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        group, backlog = await super().collect_trajectories(item)
+        await self.handle_send_to_api(group, item)
+        await super().collect_trajectories(item)
+        return None, backlog
+
+
+class CatchesEverything(Counting):
+    """Lets no error end the run, as its author believes."""
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        try:
+            return await super().collect_trajectories(item)
+        except BaseException:  # noqa: BLE001
+            return None, []
+
+
+class RaisesAfterAnything(Counting):
+    """Says in its own words that it was interrupted."""
+
+    async def collect_trajectories(self, item: Any) -> Any:
+        try:
+            return await super().collect_trajectories(item)
+        except BaseException as error:
+            raise RuntimeError("interrupted") from error
+
+
 class AsksTwice(Counting):
     """Gives each item back the first time, and makes its group the second time."""
 
@@ -141,6 +231,14 @@ def check_endings(env: Any) -> None:
     assert ended.total() - ended["cancelled"] <= env.attempts <= ended.total()
 
 
+def check_items(env: Any) -> None:
+    """Each item that was drawn has been sent or written, or is pending."""
+    stream = env.run.stream
+    pending = {index for index, *_ in stream.state_dict()["pending"] if index < stream.index}
+    ended = endings(env)
+    assert stream.index - len(pending) == ended["sent"] + ended["written"]
+
+
 async def served(env: Any, api: FakeApi) -> None:
     await serve(env, api, lambda: len(api.groups) >= GROUPS)
     assert not env.run.stream.pending.handed_out, "an item has no owner"
@@ -169,17 +267,112 @@ commands = pytest.mark.parametrize("command", ["serve", "process"])
 
 
 @commands
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 @pytest.mark.parametrize("hook", HOOKS)
-async def test_an_error_of_a_subclass_costs_one_group(hook: str, command: str, made_for: Command, api: FakeApi) -> None:
+async def test_an_error_of_a_subclass_costs_one_group(
+    hook: str, error: Any, command: str, made_for: Command, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A hook raises CancelledError if it waits for a task of its own that was cancelled.
     env = made_for(command, RaisesOnce)
-    env.hook = hook
+    env.hook, env.error = hook, error
     groups = await made_groups(env, command, api)
     assert len(groups) >= GROUPS
     ended = endings(env)
     check_endings(env)
     assert ended["fault"] == (hook != "handle_send_to_api"), "a group that was sent or written before is no fault"
     assert sum(env.run.failures.counts.values()) == 1
-    assert "an error of a subclass" in env.run.failures.last_detail
+    assert f"chain_sum: {error.__name__}: " in env.run.failures.last_detail
+    assert len([record for record in caplog.records if record.exc_info]) == 1, "the log has one traceback"
+
+
+@commands
+async def test_an_error_while_metrics_are_logged_costs_no_group(command: str, made_for: Command, api: FakeApi) -> None:
+    env = made_for(command, RaisesOnce, total_steps=24 if command == "process" else 3)
+    env.hook = "wandb_log"
+    if command == "serve":
+        # Each step of the trainer is logged.
+        env.calls = 1
+    groups = await made_groups(env, command, api)
+    assert len(groups) >= GROUPS
+    check_endings(env)
+    assert endings(env)["fault"] == 0
+    assert env.run.failures.counts == {"error_in_wandb_log": 1}
+
+
+@commands
+async def test_an_error_with_one_of_several_groups_costs_no_other(
+    command: str, made_for: Command, api: FakeApi
+) -> None:
+    env = made_for(command, OneOfTwoFails)
+    groups = await made_groups(env, command, api)
+    check_endings(env)
+    ended = endings(env)
+    assert ended["fault"] == 0
+    assert env.run.failures.counts == {"error_after_a_group": env.sent // 2}
+    assert len(groups) == ended["sent"] + ended["written"] >= GROUPS
+
+
+async def test_a_group_that_a_subclass_has_sent_itself_stays_sent(made: Command, api: FakeApi) -> None:
+    env = made(SendsItself)
+    await served(env, api)
+    ended = endings(env)
+    check_endings(env)
+    assert ended["sent"] == len(api.groups)
+    assert ended["dropped"] == 0
+
+
+@commands
+@pytest.mark.parametrize("hook", [*HOOKS, "cleanup"])
+async def test_a_hook_that_hangs_does_not_keep_a_command_from_ending(
+    hook: str, command: str, made_for: Command, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "GRACE_S", 0.05)
+    env = made_for(command, HangsOnce)
+    env.hook = hook
+    if command == "serve":
+        await serve(env, api, env.hangs.is_set)
+    else:
+        running = asyncio.ensure_future(env.process_manager())
+        await asyncio.wait_for(env.hangs.wait(), 60)
+        running.cancel()
+        await asyncio.wait_for(asyncio.wait([running]), 60)
+    ended = endings(env)
+    assert ended.keys() <= {"cancelled", "sent", "written"}
+    assert ended["cancelled"] >= (hook not in ("handle_send_to_api", "cleanup"))
+    check_items(env)
+
+
+@pytest.mark.parametrize("kind", [CatchesEverything, RaisesAfterAnything])
+@commands
+async def test_the_item_of_a_cancelled_attempt_is_requeued_whatever_a_subclass_makes_of_the_cancellation(
+    kind: Any, command: str, made_for: Command, api: FakeApi
+) -> None:
+    env = made_for(command, kind, total_steps=100 if command == "process" else 3)
+    complete = env.inference.complete
+    waiting = asyncio.Event()
+    calls = 0
+
+    async def answer_some(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > GROUPS:
+            waiting.set()
+            await asyncio.Event().wait()
+        return await complete(*arguments, **options)
+
+    env.inference.complete = answer_some
+    if command == "serve":
+        await serve(env, api, waiting.is_set)
+    else:
+        running = asyncio.ensure_future(env.process_manager())
+        await asyncio.wait_for(waiting.wait(), 60)
+        running.cancel()
+        await asyncio.wait([running])
+    ended = endings(env)
+    assert ended["cancelled"] > 0
+    assert ended.keys() <= {"cancelled", "sent", "written"}
+    assert not env.run.failures.counts
+    check_items(env)
 
 
 @commands

@@ -411,6 +411,20 @@ def test_a_method_that_nothing_calls_is_named_with_what_takes_its_place(
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
 
+async def test_a_setting_that_a_subclass_changes_too_late_is_named(
+    made: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = made(ReasoningGymEnv)
+    env.config.group_size += 2
+    env.config.max_token_length -= 1
+    env.config.mask_too_long_completions = False
+    await env.setup()
+    late = [record.getMessage() for record in caplog.records if "was changed after the constructor" in record.message]
+    assert len(late) == 2
+    assert late[0].startswith("env.group_size was changed after the constructor of ReasoningGymEnv had read it")
+    assert "the run still uses 4" in late[0]
+
+
 def test_checks_of_a_config_class_are_called(made: Command) -> None:
     config, servers = theirs.WithOwnConfig.config_init()
     config.tokenizer_name = "none"
