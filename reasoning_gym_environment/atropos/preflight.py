@@ -115,7 +115,7 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
         PLACEHOLDER,
     ):
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
-        from_environment = os.environ.get("OPENAI_API_KEY") if server.server_type == "openai" else None
+        from_environment = os.environ.get("OPENAI_API_KEY", "").strip() if server.server_type == "openai" else None
         values["api_key"] = from_environment or PLACEHOLDER
     return server.model_copy(update=values)
 
@@ -230,7 +230,7 @@ async def check_offline_use(
     problems = await asyncio.gather(*map(_probe, adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
-            f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
+            f"The inference server is not reachable: {str(problems[0]).rstrip('.')}. Start it, or set openai.base_url."
         )
     reachable = [adapter for adapter, problem in zip(adapters, problems, strict=True) if problem is None]
     await check_first_request(config, reachable, prompts, evaluates=evaluates)

@@ -33,7 +33,7 @@ from .servers import (
 
 NO_SUCH_ENDPOINT = (404, 405)
 
-MAY_LACK_GENERATE = (400, 401, 403, *NO_SUCH_ENDPOINT, 422, 502, 503)
+MAY_LACK_GENERATE = (400, 401, 403, *NO_SUCH_ENDPOINT, 422, 501, 502, 503)
 """Statuses that a server or its gateway may return for `/generate` although it has `/v1/completions`."""
 
 OTHER_SERVERS = {

@@ -11,6 +11,7 @@ import re
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
@@ -342,11 +343,16 @@ class Server(APIServerConfig):
 
     @field_validator("base_url")
     @classmethod
-    def _has_scheme(cls, given: str | None) -> str | None:
+    def _is_address(cls, given: str | None) -> str | None:
+        given = given and given.strip()
         if given and not given.startswith(("http://", "https://")):
             # The message leaves out what stands before an @, because it may be a password.
             address = given.rpartition("@")[2].rpartition("://")[2]
             raise ValueError(f"expected an address that begins with http:// or https://, such as http://{address}")
+        if given and not _has_host(given):
+            raise ValueError(
+                "expected an address with a host, and a port below 65536, such as http://localhost:9001/v1"
+            )
         if given and f"://{STARS}@" in given:
             raise ValueError(f"the name and the password are hidden in saved settings. {GIVE_AGAIN}")
         return given
@@ -360,7 +366,8 @@ class Server(APIServerConfig):
 
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:
-        given: str | None = self.api_key
+        # A key from a file or a secret often has a line break at its end.
+        given = self.api_key and self.api_key.strip()
         self.api_key = PLACEHOLDER if given in (None, "", STARS) else given
         name = self.api_key_env
         if name is None:
@@ -370,7 +377,16 @@ class Server(APIServerConfig):
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
             # The message does not repeat the value, because it may be the key itself.
             raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
-        self.api_key = os.environ.get(name, "")
+        self.api_key = os.environ.get(name, "").strip()
         if not self.api_key:
             raise ValueError(f"api_key_env: the environment variable {name} is not set, or it is empty")
         return self
+
+
+def _has_host(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        # Python looks at the port only when it is read.
+        return parts.port != 0 and bool(parts.hostname) and address.isprintable()
+    except ValueError:
+        return False

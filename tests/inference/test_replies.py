@@ -251,7 +251,7 @@ GROUP = RequestParameters(2, 50, 0.7, 0.95)
     [
         NOT_FOUND,
         PAGE,
-        *((status, "no") for status in (400, 401, 403, 405, 422, 502, 503)),
+        *((status, "no") for status in (400, 401, 403, 405, 422, 501, 502, 503)),
         (503, "", {"Retry-After": "1"}),
     ],
 )

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 import yaml
 from atroposlib.envs.base import BaseEnvConfig
+from openai import AsyncClient
 from pydantic import BaseModel, ValidationError
 
 from reasoning_gym_environment.settings.environment import (
@@ -132,3 +133,33 @@ def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     config, _ = parsed_command_line(["serve", "--config", str(path)], monkeypatch)
     assert yaml.safe_load(path.read_text())["env"] and isinstance(config, ReasoningGymEnvConfig)
+
+
+MALFORMED_ADDRESSES = [
+    *("localhost:9001/v1", "ftp://h/v1", "http://", "http:///v1", "http://:80/v1", "http://[::1/v1", "http://::1/v1"),
+    *("http://h:port/v1", "http://h:99999/v1", "http://h:0/v1", "http://h:-1/v1", "http://h\t/v1", "http://h/v1\n/x"),
+]
+
+
+@pytest.mark.parametrize("address", MALFORMED_ADDRESSES)
+def test_an_address_without_a_host_or_a_port_is_refused_and_a_password_is_not_shown(address: str) -> None:
+    for given in (address, address.replace("//", "//me:secret@")):
+        with pytest.raises(ValidationError, match="expected an address") as caught:
+            Server(base_url=given)
+        assert not [error["msg"] for error in caught.value.errors() if "secret" in error["msg"]]
+
+
+@pytest.mark.parametrize("address", ["http://h/v1", "http://[::1]:9/v1", "https://u:p@h.example/a?b=c", "", None])
+def test_an_address_that_a_client_takes_is_taken_without_blanks_around_it(address: str | None) -> None:
+    assert Server(base_url=address).base_url == address
+    if address:
+        assert Server(base_url=f" {address}\n").base_url == address
+        AsyncClient(base_url=address, api_key="x")
+
+
+def test_the_line_break_after_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "sk-1\n")
+    assert Server(api_key_env="A_KEY").api_key == Server(api_key=" sk-1\n").api_key == "sk-1"
+    monkeypatch.setenv("A_KEY", "\n")
+    with pytest.raises(ValidationError, match="A_KEY is not set, or it is empty"):
+        Server(api_key_env="A_KEY")
