@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,7 @@ def difference_of(name: str, first: Mapping[Any, Question], second: Mapping[Any,
     return DifferenceRow(name, before, after, difference)
 
 
+@functools.cache
 def templates() -> jinja2.Environment:
     """The templates of the page. HTML templates escape every value, and templates of sentences do not."""
     return jinja2.Environment(

@@ -113,7 +113,7 @@ def test_one_item_that_is_never_answered_is_no_outage_and_is_given_up(caplog: py
 
 @pytest.mark.parametrize(
     ("workers", "inference_s"),
-    [(1, 3.0), (2, 8.0), pytest.param(8, 6.0, marks=pytest.mark.slow), pytest.param(64, 3.0, marks=pytest.mark.slow)],
+    [(1, 3.0), (2, 8.0), pytest.param(8, 6.0, marks=pytest.mark.slow), pytest.param(16, 3.0, marks=pytest.mark.slow)],
 )
 def test_an_item_that_crashes_the_server_is_given_up_after_three_crashes(
     workers: int, inference_s: float, caplog: pytest.LogCaptureFixture

@@ -25,7 +25,7 @@ class MostlySeven(GCDDataset):
         rng = random.Random(self.seed)
         if rng.random() < 0.25:
             raise ValueError("no item")
-        answer = "7" if rng.random() < 0.9 else "8"
+        answer = "7" if rng.random() < 0.8 else "8"
         return {"question": "7 or 8?", "answer": answer, "metadata": {}}
     def score_answer(self, answer, entry):
         return float(answer == entry["answer"])
@@ -69,7 +69,9 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
 ) -> None:
     names = ["own_mostlyseven", "own_raises", "own_broken", "own_empty"]
     target = tmp_path / "audit.json"
-    found = audited("--tasks", ",".join(["chain_sum", *names]), "--task-modules", module, target=target)
+    found = audited(
+        "--tasks", ",".join(["chain_sum", *names]), "--task-modules", module, "--per-level", "12", target=target
+    )
     verdicts = {task: result["verdict"] for task, result in found.items()}
     assert verdicts == {
         "chain_sum": "sound",
@@ -81,9 +83,9 @@ def test_each_fault_of_a_dataset_of_one_s_own_has_its_verdict(
     assert found["chain_sum"]["faults"] == {} and {level["key"] for level in found["chain_sum"]["levels"]} == {1.0}
     seven = found["own_mostlyseven"]["faults"]
     assert seven["pays-without-work"][0].startswith("default: '7' earns 0.")
-    assert seven["missing-items"][0].endswith("no item") and "of 30 were not made" in seven["missing-items"][0]
+    assert seven["missing-items"][0].endswith("no item") and "of 12 were not made" in seven["missing-items"][0]
     place = "(audited_tasks.py, line 20), for the answer '(((('"
-    assert found["own_raises"]["faults"]["raises"][0] == f"default: ValueError: not that {place} (30 answers in all)"
+    assert found["own_raises"]["faults"]["raises"][0] == f"default: ValueError: not that {place} (12 answers in all)"
     broken = found["own_broken"]["faults"]
     assert broken["broken"][0] == "default: the items' own answers earn 0.00 on average"
     assert "NameError: name 'expected' is not defined (audited_tasks.py, line 26)" in broken["raises"][0]

@@ -1,4 +1,4 @@
-"""The messages that two pages of docs quote are messages of the program."""
+"""The messages that two pages of docs quote are messages of the program, and the settings that messages name exist."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import ast
 import functools
 import html
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from reasoning_gym_environment import cli
+from reasoning_gym_environment.atropos import original_names
+from reasoning_gym_environment.atropos.flags import packaged_settings
+from reasoning_gym_environment.errors import SETTINGS_ARE_LISTED
 
 from .test_pages import DOCS, ROOT
 
@@ -61,3 +67,31 @@ MESSAGES = [(page, message) for page in PAGES for message in quoted_messages((DO
 @pytest.mark.parametrize(("page", "message"), MESSAGES)
 def test_a_quoted_message_is_a_text_of_the_program(page: str, message: str) -> None:
     assert any(pattern_of(message).search(text) for text in texts_of_the_program())
+
+
+# --- settings and flags
+
+NAMED = re.compile(r"\b(?:env|openai)\.[a-z_]+\b|(?<![\w-])--[a-z][a-z_-]*[a-z](?:\.[a-z_]+)?")
+OF_OTHERS = {"--help", "--version", "--init", "openai.com", "--env", "--openai", "env.setup"}
+"""Flags of every program and of git, a host, the beginnings of patterns such as --env.NAME, and a method."""
+
+
+def test_no_message_names_a_setting_or_a_flag_that_does_not_exist() -> None:
+    settings = {setting.name for setting in packaged_settings()}
+    known = settings | {f"--{name}" for name in settings} | {"--limit-tokens"} | OF_OTHERS
+    # The commands that need no Atropos have some settings as flags of their own.
+    known |= {f"--{name.removeprefix('env.').replace('_', '-')}" for name in settings}
+    known |= original_names.SETTINGS_WITHOUT_EFFECT.keys()
+    # A string that is nothing but a flag declares it.
+    known |= {text for text in texts_of_the_program() if NAMED.fullmatch(text)}
+    for text in texts_of_the_program():
+        assert set(NAMED.findall(text)) <= known, text
+
+
+def test_the_command_that_messages_name_lists_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    [command] = re.findall("`reasoning-gym-env (.+)`", SETTINGS_ARE_LISTED)
+    with pytest.raises(SystemExit) as end:
+        cli.main(shlex.split(command))
+    listed = capsys.readouterr().out
+    names = [setting.name for setting in packaged_settings() if setting.group != "unused"]
+    assert end.value.code == 0 and [name for name in names if f"--{name}" not in listed] == []

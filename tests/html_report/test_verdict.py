@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.html_report.curves import curves_of, series_of, task_rows
-from reasoning_gym_environment.html_report.load import load
+from reasoning_gym_environment.html_report.load import Sources, load
 from reasoning_gym_environment.html_report.page import render
 from reasoning_gym_environment.html_report.verdict import Sentence, verdict
 from testing.report_samples import Page, group_line, write_dump, write_lines, write_results, write_run
@@ -21,9 +21,18 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def sentences(path: Path) -> list[Sentence]:
-    sources = load([path])
+    return sentences_of(load([path]))
+
+
+def sentences_of(sources: Sources) -> list[Sentence]:
     series, alone = series_of(sources.evaluations)
     return verdict(None, alone, series, sources.runs)
+
+
+@pytest.fixture(scope="module")
+def of_run(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """A whole run, with its evaluations."""
+    return load([write_run(tmp_path_factory.mktemp("of") / "run")])
 
 
 def change_all(path: Path, change: Change) -> None:
@@ -131,14 +140,13 @@ def test_few_samples_are_no_alarm(tmp_path: Path) -> None:
     assert not any(sentence.is_alarm for sentence in sentences(path))
 
 
-def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    stuck, rose, result = [sentence.text for sentence in sentences(run)]
+def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(of_run: Sources) -> None:
+    stuck, rose, result = [sentence.text for sentence in sentences_of(of_run)]
     assert "No answer was right in the last 16 groups or more of ab, at the lowest level." in stuck
     assert rose.startswith("Held-out accuracy rose from ")
     assert "at step 0 to " in rose and "at step 150" in rose
     assert "600 groups of 12 tasks, 4,800 completions, " in result
-    page = Page(render(load([run]), title="t", max_rollouts=9999))
+    page = Page(render(of_run, title="t", max_rollouts=9999))
     held_out = next(curve for curve in page.curves["curves"] if curve["isHeldOut"])
     trained = next(curve for curve in page.curves["curves"] if not curve["isHeldOut"])
     assert [point["place"] for point in held_out["all"]] == [0, 37, 75, 112, 150]
@@ -151,19 +159,20 @@ def test_the_evaluations_of_a_run_are_one_curve_and_one_sentence(tmp_path: Path)
     assert trained["axis"] == "step of the trainer" and places == sorted(places)
 
 
-def test_the_table_of_tasks_has_each_task_once_and_begins_with_what_changed_most(tmp_path: Path) -> None:
-    sources = load([write_run(tmp_path / "run")])
-    series, _ = series_of(sources.evaluations)
-    rows = task_rows(curves_of(sources.runs, series))
+def test_the_table_of_tasks_has_each_task_once_and_begins_with_what_changed_most(
+    of_run: Sources, tmp_path: Path
+) -> None:
+    series, _ = series_of(of_run.evaluations)
+    rows = task_rows(curves_of(of_run.runs, series))
     moved = [row.moved for row in rows]
     assert moved == sorted(moved, reverse=True) and moved[0] > 0.2
     assert len({row.name for row in rows}) == len(rows) == 12
     assert {(row.source, row.groups) for row in rows} == {("held-out", 50)}
-    trained = task_rows(curves_of(sources.runs, []))
+    trained = task_rows(curves_of(of_run.runs, []))
     assert {row.source for row in trained} == {"training"}
     [stuck] = [row for row in trained if row.without_credit == row.groups]
     assert (stuck.name, stuck.change) == ("ab", 0.0)
-    several = task_rows(curves_of([*sources.runs, *load([write_dump(tmp_path / "other", groups=20)]).runs], []))
+    several = task_rows(curves_of([*of_run.runs, *load([write_dump(tmp_path / "other", groups=20)]).runs], []))
     assert {row.source for row in several} == {"run run", "other run"}
     assert several[-1].change is None, "too few groups for a curve"
 

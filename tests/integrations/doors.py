@@ -34,7 +34,7 @@ COMPLETIONS: Mapping[str, float] = {
 AHEAD = 8
 """Rows that the trainer reads at a time."""
 
-GROUPS = 200
+GROUPS = 120
 """Groups after which the student's levels are known."""
 
 

@@ -276,7 +276,7 @@ def assert_reads_quickly(task: str, chars: int) -> None:
 
 @pytest.mark.parametrize("task", sorted(ONE_TASK_PER_READER - SLOW))
 def test_hostile_text_is_wrong_and_is_read_quickly(task: str) -> None:
-    assert_reads_quickly(task, MAX_CHARS // 20)
+    assert_reads_quickly(task, MAX_CHARS // 100)
 
 
 @pytest.mark.slow

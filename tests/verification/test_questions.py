@@ -24,7 +24,7 @@ from reasoning_gym_environment.verification.questions import (
 )
 
 TASKS = sorted({*IS_SOUND, *CORRECTED, *(sentence.task for sentence in SENTENCES)})
-SLOW = {"bf", "codeio", "intermediate_integration", "knight_swap", "propositional_logic", "tsumego"}
+SLOW = {"bf", "codeio", "intermediate_integration", "knight_swap", "propositional_logic", "sokoban", "tsumego"}
 """Their items take long to make."""
 
 
