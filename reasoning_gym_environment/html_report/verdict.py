@@ -57,6 +57,11 @@ def verdict(
     for name, sign, filters in sorted(faults, key=lambda fault: -fault[1].share):
         own = {"source": name, **filters} if filters else {}
         sentences.append(Sentence(f"“{name}”: {sign.text}", True, own))
+    results = []
+    for run in runs:
+        samples = samples_of(run.groups)
+        unscored = sum(sample["score"] is None for sample in samples)
+        results.append((run, estimates_of(samples), unscored))
     text = (
         templates()
         .get_template("verdict.txt.j2")
@@ -64,7 +69,7 @@ def verdict(
             comparison=comparison,
             evaluations=[] if comparison else alone,
             series=[(evaluations, _change_in(evaluations)) for evaluations in series],
-            runs=[(run, estimates_of(samples_of(run.groups))) for run in runs],
+            runs=results,
         )
     )
     return sentences + [Sentence(line) for line in text.split("\n") if line.strip()]

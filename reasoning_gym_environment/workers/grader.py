@@ -53,6 +53,8 @@ MAX_SHARED_ANSWERS = 16
 """Calls do not become one group if it would have more answers, because a call waits for the turns of its group."""
 MAX_REMEMBERED = 10_000
 """The number of verdicts that the grader remembers."""
+NOT_SCORED = "not scored: "
+"""How the detail of a verdict on a whole group begins."""
 _HINT = "; `sandbox: off` shows whether the sandbox is the cause"
 _CHEAP_TO_FORK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Environment variables that make a fork cheap. With them, glibc allocates all memory, on huge pages if the kernel has
@@ -102,7 +104,8 @@ class SandboxGrader:
         self._remembered: dict[bytes, Verdict] = {}
         """Verdicts by the digest of problem and answer, the oldest first."""
         self._slow_turns = asyncio.Semaphore(max(1, num_workers - 1))
-        self._verifier_errors = RepeatedEvents(logger)
+        self._faults = RepeatedEvents(logger)
+        """Verifiers that raised an error, and answers that could not be scored, by task."""
 
     async def start(self) -> None:
         """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start."""
@@ -153,7 +156,7 @@ class SandboxGrader:
 
     async def close(self) -> None:
         """Kill all workers, and wait until they have ended. Safe to call twice."""
-        self._verifier_errors.summarise()
+        self._faults.summarise()
         await self._pool.close()
 
     async def _grade_shared(self, problem: bytes, request: GroupRequest) -> dict[str, Verdict]:
@@ -217,7 +220,7 @@ class SandboxGrader:
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
         if "unscored" in reply:
-            verdict = self._unscored(task, len(turn), reply["unscored"])
+            verdict = self._unscored(reply["unscored"])
             group.settle(dict.fromkeys(turn, verdict))
             return
         # There may be fewer verdicts than answers.
@@ -237,10 +240,9 @@ class SandboxGrader:
         if self._waiting.get(group.problem) is group:
             del self._waiting[group.problem]
 
-    def _unscored(self, task: str, count: int, reason: str) -> Verdict:
-        logger.error("%d answers to a %s problem could not be scored: %s.", count, task, reason)
+    def _unscored(self, reason: str) -> Verdict:
         self._counts["unscored_groups"] += 1
-        return Verdict(0.0, Outcome.CRASHED, detail=f"not scored: {reason}")
+        return Verdict(0.0, Outcome.CRASHED, detail=f"{NOT_SCORED}{reason}")
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -252,7 +254,11 @@ class SandboxGrader:
         for verdict in verdicts:
             if verdict.failure is Outcome.VERIFIER_ERROR:
                 what = f"the verifier of {task} raised an error, so the answer scores 0"
-                self._verifier_errors.note(task, what, verdict.detail)
+                self._faults.note(f"verifier error {task}", what, verdict.detail)
+        unscored = [verdict for verdict in verdicts if verdict.failure and not verdict.failure.is_scored]
+        if unscored:
+            what = f"{len(unscored)} answers to a {task} problem could not be scored"
+            self._faults.note(f"unscored {task}", what, unscored[0].detail.removeprefix(NOT_SCORED))
         return verdicts
 
 

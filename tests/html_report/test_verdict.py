@@ -91,6 +91,13 @@ def test_an_evaluation_that_was_hardly_scored_says_so(tmp_path: Path) -> None:
     assert re.search(r"; 2\d\d completions could not be scored\.$", sentence.text)
 
 
+def test_a_run_of_which_nothing_could_be_scored_has_a_page_that_says_so(tmp_path: Path) -> None:
+    path = write_dump(tmp_path, groups=3)
+    change_all(path, lambda rollout: rollout.update(verifier_score=None, outcome="timeout"))
+    assert sentences(path)[-1].text.endswith("24 completions; 24 completions could not be scored.")
+    assert "could not be scored" in render(load([path]), title="t", max_rollouts=9)
+
+
 def test_a_run_without_any_readable_answer_has_the_alarms_and_one_result(tmp_path: Path) -> None:
     path = write_dump(tmp_path, groups=60)
     change_all(path, unreadable)
@@ -115,7 +122,7 @@ def test_stuck_and_failing_tasks_of_a_run_are_named(tmp_path: Path) -> None:
     *faults, result = sentences(write_lines(path, lines))
     texts = " ".join(fault.text for fault in faults)
     assert "No answer was right in the last 16 groups or more of gcd, at the lowest level." in texts
-    assert "of maze could not be scored." in texts
+    assert "of maze failed or could not be scored." in texts
     assert len(faults) == 2 and not result.is_alarm
 
 

@@ -120,6 +120,7 @@ async def test_a_group_whose_dataset_or_item_cannot_be_used_is_unscored_by_name_
     cause: str,
 ) -> None:
     before = Counter(grader.metrics())
+    grader._faults.counts.clear()
     verdicts = await grader.grade(task, config, sum_item, ["1", "2"])
     assert [verdict.failure for verdict in verdicts] == [Outcome.CRASHED] * 2
     assert re.search(f"^not scored: {cause}", verdicts[0].detail)
@@ -197,6 +198,25 @@ async def test_a_verifier_that_raises_is_reported_once_with_its_exception_and_li
     assert [verdict.value for verdict in verdicts] == [0.0, 0.0, 1.0]
     error = f"The verifier of {FILE_TASK} raised an error, so the answer scores 0: NameError: no such name (own_dataset"
     assert caplog.text.count(error) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ("import os; os._exit(0)", "the verifier's process ended early"),
+        ("raise MemoryError", "the verifier ran out of memory"),
+        pytest.param("while True: pass", "no verdict within 2 s", marks=pytest.mark.slow),
+    ],
+)
+@linux_only
+async def test_an_answer_without_a_score_is_reported_once_for_its_task_with_its_reason(
+    grader: SandboxGrader, caplog: pytest.LogCaptureFixture, answer: str, cause: str
+) -> None:
+    grader._faults.counts.clear()
+    for number in range(2):
+        [verdict] = await grader.grade(ATTACK_TASK, {}, {"answer": str(number), "metadata": {}}, [answer])
+        assert verdict.failure is not None and not verdict.failure.is_scored
+    assert caplog.text.count(f"1 answers to a {ATTACK_TASK} problem could not be scored: {cause}") == 1
 
 
 async def test_a_composite_is_as_guarded_as_its_parts() -> None:
