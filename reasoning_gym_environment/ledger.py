@@ -173,6 +173,8 @@ class Ledger:
         """One attempt with an item, which begins at the trainer's step `step`."""
         attempt = Attempt(item, step, self.changed)
         self.in_progress.add(attempt)
+        if attempt.problem is not None:
+            self._pending.begin(attempt.problem)
         try:
             with entered(attempt):
                 yield attempt

@@ -1,8 +1,8 @@
 """The pending items of the training stream.
 
-    drawn ── hand_out ──> handed out ── finish ──> forgotten
-      ^                       │
-      └────── waiting <── requeue
+    drawn ── hand_out ──> handed out ── begin ──> in an attempt ── finish ──> forgotten
+      ^                                                │
+      └───────────────── waiting <── requeue ──────────┘
 
 A draw is pending from the moment its task and level are chosen until its item is finished. The stream saves every
 pending draw and repeats it after a restart.
@@ -23,6 +23,13 @@ from ..records import Problem
 
 MAX_FAILURES = 3
 """An item is given up after this many failures."""
+
+MOST_UNUSED = 256
+"""So many items may be handed out without an attempt. If there are more, the oldest are forgotten.
+
+`get_next_item` of a subclass may skip items, and other methods of a subclass may draw some. A long run would repeat all
+of these items after a restart.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -48,6 +55,8 @@ class PendingItems:
         """The draws to repeat before the stream makes a new one, the next first."""
         self.observed: set[int] = set()
         """The indices of pending draws whose scores the curriculum has seen. A repetition must not count again."""
+        self._unused: dict[int, None] = {}
+        """The indices in `handed_out` without an attempt, the oldest first."""
         self._failures: Counter[int] = Counter()
         """The failures of pending items, by index."""
         self._failed_in_outage: set[int] = set()
@@ -67,6 +76,9 @@ class PendingItems:
         """Note that a caller holds the problem of this draw."""
         # The item may come from a level below the level of the draw. A repetition must give the same item.
         self.handed_out[draw.index] = replace(draw, level=problem.level)
+        self._unused[draw.index] = None
+        if len(self._unused) > MOST_UNUSED:
+            self._forget(next(iter(self._unused)))
 
     def put_back(self, draws: Iterable[Draw]) -> None:
         """Let draws whose items were never handed out be the next ones, in this order."""
@@ -75,6 +87,7 @@ class PendingItems:
     def restore(self, draws: Iterable[Draw], observed: Iterable[int] = ()) -> None:
         """Replace all pending draws with these, which wait in this order. Failures are counted anew."""
         self.handed_out.clear()
+        self._unused.clear()
         self.observed = set(observed)
         self._failures.clear()
         self._failed_in_outage.clear()
@@ -91,12 +104,21 @@ class PendingItems:
 
     # --- for the callers of the stream
 
+    def begin(self, problem: Problem) -> None:
+        """Note that an attempt uses a problem, so that it stays pending until `finish`."""
+        if problem.is_of_stream:
+            self._unused.pop(problem.index, None)
+
     def finish(self, problem: Problem) -> None:
         """Forget a problem: its group was sent, or no group will come of it. Other problems are ignored."""
         if self.is_handed_out(problem):
-            del self.handed_out[problem.index]
-            self.forget_failures(problem.index)
-            self.observed.discard(problem.index)
+            self._forget(problem.index)
+
+    def _forget(self, index: int) -> None:
+        del self.handed_out[index]
+        self._unused.pop(index, None)
+        self.forget_failures(index)
+        self.observed.discard(index)
 
     def note_observed(self, problem: Problem) -> bool:
         """Whether these are the first scores of a problem that a caller holds."""
@@ -119,6 +141,7 @@ class PendingItems:
                 return False
         if in_outage:
             self._failed_in_outage.add(problem.index)
+        self._unused.pop(problem.index, None)
         self.waiting.append(self.handed_out.pop(problem.index))
         return True
 

@@ -13,6 +13,7 @@ import reasoning_gym
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import loop
 from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.sampling import pending_items
 from testing.env_support import dumped
 from testing.fake_api import FakeApi
 from testing.inference_server import ThreadedMockServer
@@ -218,6 +219,19 @@ class PlainItems(Counting):
         entry = dataset[0]
         prompt = [{"role": "system", "content": "Think."}, {"role": "user", "content": entry["question"]}]
         return tuple(frozenset(message.items()) for message in prompt), entry, dataset
+
+
+class SkipsItems(Counting):
+    """Uses every third item, and looks at some more in its evaluations."""
+
+    async def get_next_item(self) -> Any:
+        for _ in range(2):
+            await super().get_next_item()
+        return await super().get_next_item()
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        await self.collect_trajectories(await super().get_next_item())
+        return {}
 
 
 def endings(env: Any) -> Counter[str]:
@@ -444,6 +458,19 @@ async def test_items_that_a_subclass_gives_back_are_asked_again(command: str, ma
     ended = endings(env)
     check_endings(env)
     assert ended["dropped"] == 0
+
+
+@commands
+async def test_items_that_a_subclass_skips_do_not_stay_pending(
+    command: str, made_for: Command, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_items, "MOST_UNUSED", 5)
+    env = made_for(command, SkipsItems, steps_per_eval=1)
+    await (serve(env, api, lambda: len(api.groups) >= GROUPS) if command == "serve" else process(env))
+    ended = endings(env)
+    check_endings(env)
+    assert len(env.run.stream.pending.handed_out) <= 5
+    assert env.run.stream.index >= 3 * (ended["sent"] + ended["written"]) >= 3 * GROUPS
 
 
 async def test_groups_of_plain_datasets_have_an_age(made: Command, api: FakeApi) -> None:
