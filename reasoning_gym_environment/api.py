@@ -286,8 +286,15 @@ class ItemStream:
         """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row give no item."""
         # Concurrent callers get the problems in the order of their index.
         with self._turn:
-            problem = self._thread.run(self._item_source.stream.next())
+            problem = self._thread.run(self._next())
         return prompted(problem, self._settings)
+
+    async def _next(self) -> Problem:
+        stream = self._item_source.stream
+        problem = await stream.next()
+        # However many problems the caller draws, each is pending until its rewards are reported.
+        stream.pending.begin(problem)
+        return problem
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         """An endless iteration over the problems."""

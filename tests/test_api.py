@@ -171,6 +171,16 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
             mistake()
 
 
+def test_each_problem_of_a_large_batch_is_pending_until_its_rewards_are_reported(tasks: Tasks) -> None:
+    stream = ItemStream(tasks, seed=8)
+    batch = [stream.next() for _ in range(600)]
+    for problem in batch[:100]:
+        stream.observe(problem, [1.0])
+    resumed = ItemStream(tasks, seed=8)
+    resumed.load_state_dict(stream.state_dict())
+    assert [resumed.next().index for _ in range(501)] == list(range(100, 601))
+
+
 def test_a_stream_refuses_a_problem_that_it_has_not_drawn(tasks: Tasks) -> None:
     stream, other = ItemStream(tasks, seed=1), ItemStream(tasks, seed=2)
     problem, pending = stream.next(), stream.state_dict()["item_stream"]["pending"]
