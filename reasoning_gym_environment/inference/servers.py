@@ -114,9 +114,6 @@ own manager of servers reads, so no environment gets completions from it.
 CUT_OFF = "length"
 """The finish reason of a completion that the token limit cut off."""
 
-CUT_OFF_NAMES = ("model_length", "max_tokens", "max_output_tokens")
-"""Other names of this reason."""
-
 LONG_COMPLETION = 30
 """Completions with fewer tokens or characters than this do not show whether the server's tokenizer is ours. Their tags
 do not count, because the tags are the same in many tokenizers.
@@ -136,17 +133,13 @@ BROKEN_OFF = {
 }
 """The finish reasons of completions that the server broke off, so that they say nothing about the model."""
 
-FILTER_NAMES = (
-    "safety",
-    "recitation",
-    "blocklist",
-    "prohibited_content",
-    "spii",
-    "sensitive",
-    "content_filtered",
-    "guardrail_intervened",
-)
-"""Names that Gemini, Zhipu and Bedrock have for `content_filter`."""
+FINISH_REASONS = {
+    **dict.fromkeys(("model_length", "max_tokens", "max_output_tokens"), CUT_OFF),
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
+    **dict.fromkeys(("sensitive", "content_filtered", "guardrail_intervened"), "content_filter"),
+    "network_error": "error",
+}
+"""The finish reasons of OpenAI, by the names that Mistral, Gemini, Zhipu, Bedrock and others have for them."""
 
 ERROR_FIELDS = ("error", "errors", "base_resp")
 """Fields of a body that hold its error. MiniMax has `base_resp`, and Cloudflare a list `errors`."""
@@ -185,9 +178,7 @@ def known_finish_reason(reason: Any) -> Any:
     if not isinstance(reason, str):
         return reason
     name = reason.lower()
-    if name in FILTER_NAMES:
-        return "content_filter"
-    return CUT_OFF if name in CUT_OFF_NAMES else name
+    return FINISH_REASONS.get(name, name)
 
 
 @dataclass(frozen=True)

@@ -121,10 +121,13 @@ FILTERED = ["content_filter", "SAFETY", "RECITATION", "PROHIBITED_CONTENT", "sen
 
 
 @pytest.mark.parametrize("message", [None, {"content": ""}, {"content": "<answer>4"}])
-@pytest.mark.parametrize("reason", FILTERED)
-async def test_every_name_of_a_content_filter_means_the_same(byte_tokenizer: Any, reason: str, message: Any) -> None:
+@pytest.mark.parametrize("reason", [*FILTERED, "network_error"])
+async def test_every_name_of_a_broken_off_completion_means_the_same(
+    byte_tokenizer: Any, reason: str, message: Any
+) -> None:
     server = adapter(ChatAdapter, {"choices": [{"message": message, "finish_reason": reason}]})
-    with pytest.raises(BrokenOffError, match="its finish reason is content_filter"):
+    known = "content_filter" if reason in FILTERED else "error"
+    with pytest.raises(BrokenOffError, match=f"its finish reason is {known}"):
         await answered(server, byte_tokenizer)
 
 
