@@ -24,7 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from reasoning_gym_environment.records import Completion, Group, Outcome, Problem, Rollout, Score
-from testing.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from testing.in_process import in_process_workers
 from testing.inference_server import ThreadedMockServer
 from testing.support import AddingStudent
@@ -77,12 +76,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> Any:
     """The byte-level tokenizer with a ChatML template; do not change it."""
+    # Not at the top: it imports transformers, which few tests need.
+    from testing.byte_tokenizer import build_byte_tokenizer
+
     return build_byte_tokenizer()
 
 
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that `AutoTokenizer.from_pretrained` loads the byte tokenizer from."""
+    from testing.byte_tokenizer import save_byte_tokenizer
+
     return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 

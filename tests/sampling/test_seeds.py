@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment.sampling.seeds import held_out_by, is_held_out
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.questions import is_sound, mended
+from testing.in_process import InProcessGenerator
 
 SEEDS = range(150)
 
 
 def items(task: str, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = []
-    for seed in SEEDS:
-        with contextlib.redirect_stdout(io.StringIO()):
-            entry = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
-        if is_sound(task, entry):
-            found.append(mended(task, entry))
-    return found
+    generator = InProcessGenerator()
+    made = [generator.make(task, seed, config) for seed in SEEDS]
+    return [mended(task, entry) for entry in made if is_sound(task, entry)]
 
 
 @pytest.mark.parametrize("task", ["sentence_reordering", "emoji_mystery"])

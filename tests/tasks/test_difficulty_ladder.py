@@ -129,9 +129,6 @@ def test_a_task_whose_levels_all_have_a_constant_answer_keeps_them_and_says_so()
     assert len(ladder) > 1
 
 
-# --- where a curriculum does not suffice ---
-
-
 # --- overrides ---
 
 

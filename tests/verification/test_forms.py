@@ -271,7 +271,7 @@ def assert_reads_quickly(task: str, chars: int) -> None:
         before = time.process_time()
         assert not is_right(task, entry, text), name
         # Processor time. Nearly all take milliseconds; what grows with the square of the text would take minutes.
-        assert time.process_time() - before < 5.0, name
+        assert time.process_time() - before < 1.25, name
 
 
 @pytest.mark.parametrize("task", sorted(ONE_TASK_PER_READER - SLOW))
@@ -281,8 +281,9 @@ def test_hostile_text_is_wrong_and_is_read_quickly(task: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(ONE_TASK_PER_CHECK - SLOW))
-def test_reading_the_longest_hostile_text_takes_no_longer_than_its_length_allows(task: str) -> None:
-    assert_reads_quickly(task, MAX_CHARS)
+def test_reading_long_hostile_text_takes_no_longer_than_its_length_allows(task: str) -> None:
+    # For the whole of MAX_CHARS, what grows with the square would need 5 s.
+    assert_reads_quickly(task, MAX_CHARS // 2)
 
 
 def test_any_character_of_unicode_may_stand_anywhere() -> None:

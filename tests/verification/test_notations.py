@@ -240,7 +240,9 @@ FORMS = {
         SCIENTIFIC,
     ),
     "dice": Form(
-        st.fractions(-999, 999, max_denominator=10**6).filter(lambda value: value.denominator > 1),
+        st.builds(Fraction, st.integers(-(10**8), 10**8), st.integers(2, 10**6)).filter(
+            lambda value: value.denominator > 1
+        ),
         lambda value: {"answer": str(value)},
         FRACTIONS,
     ),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import CHECKS
 from reasoning_gym_environment.verification.questions import (
@@ -22,17 +19,17 @@ from reasoning_gym_environment.verification.questions import (
     mended,
     rounded,
 )
+from testing.in_process import InProcessGenerator
 
 TASKS = sorted({*IS_SOUND, *CORRECTED, *(sentence.task for sentence in SENTENCES)})
 SLOW = {"bf", "codeio", "intermediate_integration", "knight_swap", "propositional_logic", "sokoban", "tsumego"}
 """Their items take long to make."""
+GENERATOR = InProcessGenerator()
 
 
 def item(task: str, seed: int, level: int | None = None) -> dict[str, Any]:
     config = {} if level is None else build_ladder(task).levels[level].config
-    with contextlib.redirect_stdout(io.StringIO()):
-        entry: dict[str, Any] = library.create_dataset(task, **{**config, "seed": seed, "size": 1})[0]
-    return entry
+    return GENERATOR.make(task, seed, config)
 
 
 @pytest.mark.parametrize("task", [pytest.param(t, marks=pytest.mark.slow if t in SLOW else ()) for t in TASKS])
