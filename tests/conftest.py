@@ -32,9 +32,10 @@ from testing.wheel import build_wheel
 LONGEST_FIRST = (
     "tests/integrations/test_real_libraries.py",
     "tests/slow/test_faults.py",
-    "tests/sampling/test_hold_out.py",
-    "tests/workers/test_grader.py",
     "tests/golden",
+    "tests/verification/test_forms.py",
+    "tests/demo",
+    "tests/workers/test_grader.py",
     "tests/slow",
     "tests/test_cli.py",
 )
