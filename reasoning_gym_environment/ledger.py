@@ -91,6 +91,11 @@ class Attempt:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def task_is_cancelled(self) -> bool:
+        """Whether the loop has cancelled the attempt, or other code its task, as the end of a program does."""
+        return self.is_cancelled or (self._task is not None and self._task.cancelling() > 0)
+
     def conclude(self, outcome: GroupOutcome) -> None:
         """Say how the attempt ends. A later word replaces an earlier one, unless a group is sent or written."""
         if self.outcome in KEPT:
@@ -182,7 +187,7 @@ class Ledger:
             attempt.conclude(GroupOutcome.CANCELLED)
             raise
         except asyncio.CancelledError as error:
-            if attempt.is_cancelled:
+            if attempt.task_is_cancelled:
                 attempt.conclude(GroupOutcome.CANCELLED)
                 raise
             # A hook has waited for a task of its own that was cancelled.

@@ -306,7 +306,7 @@ class ServeLoop(GroupLoop):
     async def note_no_item(self) -> None:
         """Wait before `get_next_item` is called again."""
         again = f"it is called again every {RETRY_S:g} s"
-        self._failures.note("get_next_item_returned_no_item", "get_next_item returned no item", again)
+        self._failures.note("get_next_item_returned_no_item", "no item from get_next_item", again)
         await asyncio.sleep(RETRY_S)
 
     # --- alarms: other modules report an outage of run-api, and silent inference servers
