@@ -192,6 +192,55 @@ def test_nothing_is_lost_by_any_order_of_events_nor_by_a_resume_after_them(seed:
     assert resumed.started[-1] > 15.0
 
 
+class Careless(World):
+    """A subclass that catches, raises, and gives items back at random."""
+
+    behaviour = Random(0)
+
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        kind = self.behaviour.choice(["catches", "raises", "is cancelled", "gives back", "returns a list", "", "", ""])
+        if kind == "raises":
+            raise ValueError("an error of a subclass")
+        if kind == "gives back":
+            return None, [item]
+        try:
+            found, backlog = await super().collect_trajectories(item)
+        except BaseException:
+            if kind == "catches":
+                return None, []
+            raise
+        if kind == "is cancelled":
+            raise asyncio.CancelledError
+        return ([None, found], backlog) if kind == "returns a list" else (found, backlog)
+
+
+@quick
+@given(seed=st.integers(0, 2**32))
+def test_nothing_is_lost_by_a_careless_subclass(seed: int) -> None:
+    random = Random(seed)
+    options: dict[str, Any] = {
+        "inference": lambda: random.expovariate(1.0),
+        "workers": random.choice([2, 10]),
+        "batch_size": random.choice([4, 16]),
+        "hook_s": random.choice([0.0, 0.5]),
+        "eval_handling": random.choice(["STOP_TRAIN", "NONE"]),
+        "steps_per_eval": random.choice([-1, 2]),
+    }
+
+    async def go(resumes: World | None) -> World:
+        world = Careless(resumes=resumes, **options)
+        world.behaviour = Random(seed)
+        await world.serve(random.uniform(5.0, 25.0), *events_until(20.0, random, world))
+        world.check_nothing_is_lost()
+        outcomes = world.run.telemetry.outcomes.totals()
+        assert outcomes.get("dropped", 0) == 0, "a cancelled attempt was taken for one without a group"
+        assert outcomes.get("fault", 0) >= world.run.failures.counts["error_in_the_environment"]
+        return world
+
+    first = run_virtually(go(None))
+    run_virtually(go(first))
+
+
 def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share() -> None:
     for handling, share in (("STOP_TRAIN", 0), ("LIMIT_TRAIN", 2), ("NONE", 4)):
         seen: list[int] = []
