@@ -58,6 +58,8 @@ class NoAnswerError(Exception):
         # The other words of aiohttp's errors of answers are a status that the server did not send, and the address.
         words = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
         in_one_line = " ".join(words.partition(": <")[0].split()).removeprefix("400, message: ")
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            in_one_line = f"the proxy of the environment (HTTPS_PROXY or HTTP_PROXY) does not answer: {in_one_line}"
         self.is_late = isinstance(error, TimeoutError)
         super().__init__(in_one_line[:200] or ("no answer in time" if self.is_late else type(error).__name__))
         self.is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)

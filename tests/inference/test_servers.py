@@ -40,6 +40,7 @@ from reasoning_gym_environment.inference.servers import (
     pause_in,
 )
 from reasoning_gym_environment.utils.http import HttpReply
+from testing.inference_server import free_port
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
 GROUP = RequestParameters(2, 50, 0.7, 0.95)
@@ -240,6 +241,13 @@ async def test_the_probe_and_the_requests_use_the_same_proxy_and_local_addresses
             await server.sample(PROMPT, GROUP)
     paths = ["/models", "/chat/completions"] if is_proxied else []
     assert [str(request.url) for request in requests] == [f"{url}{path}" for path in paths]
+
+
+async def test_a_proxy_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    why = await adapter_at("http://api.provider.example/v1").why_unreachable(2.0)
+    assert "the proxy of the environment (HTTPS_PROXY or HTTP_PROXY) does not answer" in why
 
 
 # --- what errors mean
