@@ -6,9 +6,12 @@
     room         places in the queue at run-api               groups that the file still lacks
     send         to run-api (trainer/sinks.py)                to the file
     no item      `get_next_item` is called again              the command ends
+    failed       the item is requeued a few times             another item takes its place
+    equal scores the group is dropped                         the group is written
     over         the trainer has all its steps                the file has all its groups
 
-Each task makes one attempt, which `ledger.attempt` begins and ends. An attempt ends only when its group has arrived.
+`Run` sets up the rows `failed` and `equal scores` by its mode. Each task makes one attempt, which `ledger.attempt`
+begins and ends. An attempt ends only when its group has arrived.
 """
 
 from __future__ import annotations
