@@ -114,8 +114,8 @@ def _rounded(value: Fraction, decimals: int) -> Fraction:
     return Fraction(f"{float(value):.{decimals}f}")
 
 
-_COORDINATE_NAMES = re.compile(r"\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORECASE)
-"""The names of both coordinates, in `x = 1, y = 2`."""
+_COORDINATE_NAMES = re.compile(r"\AH ?(?=\()|\Ax ?= ?([^,;xy]{1,40}[,;] ?)y ?= ?", re.IGNORECASE)
+"""The names of both coordinates, in `x = 1, y = 2`, or the name of the orthocenter, in `H(1, 2)`."""
 
 
 def coin_flip(entry: Entry, answer: str) -> bool:

@@ -81,7 +81,7 @@ _LABEL_WORDS = frozenset(
         outcome quotient last detector light length flight call
         product difference expression text word following list best name person day time duration relationship message
         representation conclusion form simplifies expanded filtered completed grid matrix board sequence order move
-        antiderivative integral indefinite says reads evaluates decrypted sorted
+        antiderivative integral indefinite says reads evaluates decrypted sorted relation hexadecimal
         """
     )
 )
@@ -162,6 +162,12 @@ def vocabulary(question: str, *, is_short: bool = True) -> Vocabulary:
     )
 
 
+_FIRST_CANDIDATE = re.compile(
+    r"(?:\A|[:=]|\b(?:is|are|answer)\b)\W*"
+    r"(?:\d[\d.,]*\s*(?:[.,;→\n](?!\d)|\b(?:so|the|answer)\b)|[^\W\d_]+\s*[.;\n]\W*(?:so|the|answer)\b)",
+    re.IGNORECASE,
+)
+"""A value that an answer gives before another one: `5. The answer is 10`. It counts even if the question has a 5."""
 _PIECE = re.compile(r"[^\W_]*[^\W\d_][^\W_]*|(?:(?![^\W_]*[^\W\d_])[\d\W_])+|.", re.DOTALL)
 """A word, or the numbers and signs between two words."""
 
@@ -172,6 +178,8 @@ def is_explained(text: str, vocabulary: Vocabulary, *, is_label: bool = True) ->
     Numbers and calculations must stand in the question. In `4 (3)`, the 3 could be the answer, so that numbers without
     a word of a label count only after a preposition.
     """
+    if is_label and _FIRST_CANDIDATE.search(text):
+        return False
     pieces = _PIECE.findall(re.sub(r"(?<=[^\W\d_])-(?=\w)", " ", text.lower().replace("'s", "").replace("n't", " not")))
     words = [piece for piece in pieces if piece.isalnum() and not piece.isdigit()]
     if len(words) == 1 and len(words[0]) == 1:
@@ -311,7 +319,7 @@ def says_truth(answer: str, question: str, value: str) -> bool:
 
     What follows the truth value must not contradict it: `False, the strings are isomorphic` is no answer.
     """
-    text = re.sub(r"\Areturn\s", "", _plain_sentence(answer), flags=re.IGNORECASE)
+    text = re.sub(r"\A(?:return|so|thus|therefore|hence)\b,?\s", "", _plain_sentence(answer), flags=re.IGNORECASE)
     verdicts = list(_VERDICT.finditer(text))
     if len(text) > MAX_SENTENCE_CHARS or {TRUTH[found[0].lower()] for found in verdicts} != {TRUTH[value]}:
         return False
@@ -360,7 +368,7 @@ _LABELS = (
     re.compile(rf"{_LABEL}[:=≈]\s*(?=\S)"),
     re.compile(
         rf"{_LABEL}\s(?:is|are|was|equals|reads|says|took|lasted|fell on|(?:simplifies|evaluates|decrypts) to)\b"
-        r"(?: equal to| an?\b)?\s?:?\s*(?=\S)"
+        r"(?: equal to| at| an?\b)?\s?:?\s*(?=\S)"
     ),
 )
 _COMMAND = re.compile(r"\\(?:[a-z]+\s?\{([^{}]*)\}|([a-z]+))")

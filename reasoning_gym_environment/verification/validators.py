@@ -40,7 +40,7 @@ def _library_accepts(task: str, entry: Entry, answer: str) -> bool:
 # --- moves ---
 
 _LABEL = re.compile(
-    r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s",
+    r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)(?: (?:is|are))?\s?:\s",
     re.IGNORECASE,
 )
 _NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\(?\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)

@@ -105,7 +105,7 @@ NOTATIONS: Mapping[str, tuple[Callable[[str], str], ...]] = {
     ),
     "jugs": (numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
     "kakurasu": (untidy, tight),
-    "knight_swap": (as_python, numbered),
+    "knight_swap": (as_python, numbered, "Yes, the moves are: {}".format),
     "n_queens": (untidy, tight),
     "palindrome_generation": (str.upper,),
     "propositional_logic": (lambda answer: f"({answer})", replaced(("∨", r"\lor "), ("→", "->"))),
