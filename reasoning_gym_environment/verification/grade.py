@@ -152,11 +152,12 @@ def _verifier_score(score_answer: Verifier, entry: dict[str, Any], answer: str) 
 
 
 def _error_and_its_place(error: BaseException) -> str:
-    """Such as `NameError: no such name (own_task.py, line 31)`, in at most MAX_DETAIL_CHARS characters."""
+    """Such as `NameError: no such name (own_task.py, line 31)`, in a line of at most MAX_DETAIL_CHARS characters."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     place = ""
     if last is not None:
         place = f" ({Path(last.tb_frame.f_code.co_filename).name}, line {last.tb_lineno})"
-    return f"{type(error).__name__}: {error}"[: MAX_DETAIL_CHARS - len(place)] + place
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}"[: MAX_DETAIL_CHARS - len(place)] + place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -117,3 +118,12 @@ def test_the_check_of_a_composite_is_that_of_the_items_own_task() -> None:
     check = check_for("composite", entry)
     assert check is not None and check(entry, "5.0")
     assert check_for("of_my_own", entry) is None
+
+
+@pytest.mark.parametrize("text", ["two\n\nlines", "\r\n tabs\tand ends\n", "half of a pair \ud83d\n" + "x" * 5000])
+def test_the_error_of_a_verifier_is_one_line_with_its_place(text: str) -> None:
+    def verifier(**_: Any) -> float:
+        raise ValueError(text)
+
+    detail = grade(verifier, {"answer": "1", "metadata": {}}, "2").detail
+    assert re.fullmatch(r"ValueError: .*\(test_grade.py, line \d+\)", detail)
