@@ -273,7 +273,7 @@ def test_hostile_text_is_wrong_and_reading_it_takes_no_longer_than_its_length_al
         before = time.process_time()
         assert not is_right(task, entry, text), name
         # Processor time. Nearly all take milliseconds; what grows with the square of the text would take minutes.
-        assert time.process_time() - before < 1.25, name
+        assert time.process_time() - before < 2.5, name
 
 
 def test_any_character_of_unicode_may_stand_anywhere() -> None:
