@@ -163,8 +163,8 @@ def vocabulary(question: str, *, is_short: bool = True) -> Vocabulary:
 
 
 _FIRST_CANDIDATE = re.compile(
-    r"(?:\A|[:=]|\b(?:is|are|answer)\b)\W*"
-    r"(?:\d[\d.,]*\s*(?:[.,;→\n](?!\d)|\b(?:so|the|answer)\b)|[^\W\d_]+\s*[.;\n]\W*(?:so|the|answer)\b)",
+    r"(?:\A|[:=]|\b(?:is|are|answer)\b)\W{0,9}"
+    r"(?:\d[\d.,]*\s*(?:[.,;→\n](?!\d)|\b(?:so|the|answer)\b)|[^\W\d_]+\s*[.;\n]\W{0,9}(?:so|the|answer)\b)",
     re.IGNORECASE,
 )
 """A value that an answer gives before another one: `5. The answer is 10`. It counts even if the question has a 5."""
