@@ -4,12 +4,12 @@
         ... collect, postprocess, send ...          each may say how the attempt ends: attempt.conclude(...)
                                                     ends, exactly once
 
-How the block is left decides what happens to the item:
+The way in which the block ends decides what happens to the item:
 
     with a word               the item is finished, and the outcome is counted
     without completions       the item is requeued a bounded number of times, and then given up
-    cancelled, or no word     the item is requeued, also if a subclass catches the cancellation
-    an error                  the item is finished as a fault, and the error costs this one group
+    cancelled, or no word     the item is requeued, even if a subclass catches the cancellation
+    an error                  the item is finished as a fault, and only its group is lost
     EnvironmentSetupError     the item is requeued, and the run ends with the error
 
 The methods of the environment find their attempt with `current_attempt`, which follows the running task. So an attempt
@@ -74,7 +74,7 @@ class Attempt:
         self.is_paid = False
         """Whether there are completions, which a cancellation would waste."""
         self.is_delivering = False
-        """Whether nothing is left to do but to deliver the groups."""
+        """Whether only the delivery of the groups remains."""
         self.is_given_back = False
         """Whether a subclass has asked for another attempt with the same item, which keeps the item pending."""
         self.is_cancelled = False
@@ -117,7 +117,7 @@ class Attempt:
             self.groups.append(group)
 
     def begin_delivery(self) -> None:
-        """Say that only the delivery is left, which needs no place among the groups in sampling."""
+        """Say that only the delivery remains, which needs no place among the groups in sampling."""
         self.is_delivering = True
         if self._changed is not None:
             self._changed.set()
@@ -190,7 +190,7 @@ class Ledger:
             if attempt.task_is_cancelled:
                 attempt.conclude(GroupOutcome.CANCELLED)
                 raise
-            # A hook has waited for a task of its own that was cancelled.
+            # A hook has waited for another task, which was cancelled.
             self._note_error(attempt, error)
         except Exception as error:  # noqa: BLE001
             self._note_error(attempt, error)

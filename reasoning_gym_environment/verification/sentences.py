@@ -167,7 +167,7 @@ _FIRST_CANDIDATE = re.compile(
     r"(?:\d[\d.,]*\s*(?:[.,;→\n](?!\d)|\b(?:so|the|answer)\b)|[^\W\d_]+\s*[.;\n]\W{0,9}(?:so|the|answer)\b)",
     re.IGNORECASE,
 )
-"""A value that an answer gives before another one: `5. The answer is 10`. It counts even if the question has a 5."""
+"""The first of two values in an answer, such as 5 in `5. The answer is 10`. It counts even if the question has a 5."""
 _PIECE = re.compile(r"[^\W_]*[^\W\d_][^\W_]*|(?:(?![^\W_]*[^\W\d_])[\d\W_])+|.", re.DOTALL)
 """A word, or the numbers and signs between two words."""
 
